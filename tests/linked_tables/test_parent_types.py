@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from conftest import fix
 
+from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
@@ -96,10 +97,10 @@ def paid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next((place / "out/restricted/models").iterdir())
 
 
-def drawn(paid: Path, types: int | None, words: str = "") -> pd.DataFrame:
+def drawn(paid: Path, types: int | None, words: str = "", **more: Any) -> pd.DataFrame:
     plan = planned(paid)
     declared = LinkedTables.model_validate(SealedTables.of(plan).declared)
-    orders = declared.tables["orders"].model_copy(update={"types": types})
+    orders = declared.tables["orders"].model_copy(update={"types": types, **more})
     whole = declared.model_copy(update={"tables": declared.tables | {"orders": orders}})
     sealed = replace(SealedTables.of(plan), declared=whole.model_dump(mode="json"))
     with pytest.MonkeyPatch.context() as patch:
@@ -119,6 +120,14 @@ def test_rows_of_one_parent_share_its_type(paid: Path) -> None:
     assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.05
 
 
+def test_rows_with_types_keep_constraints(paid: Path) -> None:
+    never = Constraint(forbid={"item": ["0"], "previous.item": ["1"]})
+    rows = drawn(paid, 4, "by 4 hidden types", constraints=[never])
+    after = rows[rows["customer"] == rows["customer"].shift()]
+    items = list(zip(rows["item"].shift()[after.index], after["item"], strict=True))
+    assert items.count(("1", "0")) == 0 < items.count(("0", "1")) and agreement(rows) > 0.5
+
+
 @pytest.mark.parametrize(("limit", "value"), [("MOST_FARTHER", -1.0), ("LEAST_EXPLAINED", 1.0)])
 def test_without_evidence_of_types_the_first_model_is_drawn(
     paid: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
@@ -136,7 +145,7 @@ def test_the_fit_with_types_keeps_states_and_columns(paid: Path, monkeypatch: py
 
     monkeypatch.setattr(marginals, "compress", of_some)
     model = load_model(paid / "orders")
-    found = typed(model, LinkedTables.model_validate(declared()), "orders", 4)
+    found = typed(model, LinkedTables.model_validate(declared(types=4)), "orders")
     assert found is not None
     for kept, states in zip(found.states, model.states, strict=False):
         np.testing.assert_array_equal(kept.state_of, states.state_of)

@@ -89,15 +89,13 @@ class LinkedDrawing:
         children: dict[str, ViewSampler] = {}
         types: dict[str, ViewSampler] = {}
         for name in tables.private[1:]:
-            evidence = tables.evidence(name)
-            constraints = _constraints(tables, name)
+            evidence, constraints = tables.evidence(name), _constraints(tables, name)
             model = model_under(directory / name, constraints)
-            if (number := tables.tables[name].types) is not None:
-                other = typed(model, tables, name, number, constraints)
-                if other is not None:
-                    model, evidence = other, [*evidence, TYPE]
-                    types[name] = ViewSampler.of_model(model, of_parent(tables, name))
-            children[name] = ViewSampler.of_model(model, evidence, tables.gap(name))
+            other = typed(model, tables, name, constraints)
+            if other is not None:
+                model, evidence = other, [*evidence, TYPE]
+                types[name] = ViewSampler.of(model, of_parent(tables, name))
+            children[name] = ViewSampler.of(model, evidence, tables.gap(name))
         return cls(
             tables=tables,
             directory=directory,

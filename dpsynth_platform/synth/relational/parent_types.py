@@ -88,19 +88,18 @@ Pair = tuple[_Feature, _Feature, Array]
 """Two columns, and the share of each of their states."""
 
 
-def typed(
-    model: Model, tables: LinkedTables, name: str, types: int, constraints: Sequence[Constraint] = ()
-) -> Model | None:
-    """The model of a table's view with a further column `TYPE` of categories 1 to `types`.
+def typed(model: Model, tables: LinkedTables, name: str, constraints: Sequence[Constraint] = ()) -> Model | None:
+    """The model of a table's view with a further column `TYPE`, of the categories 1 to the declared number of types.
 
-    None where the noisy counts tell none: types do not explain what pairs have in common, or the model with them is
-    farther from the counts.
+    None where none are declared, or the noisy counts tell none: types do not explain what pairs have in common, or the
+    model with them is farther from the counts.
 
     Args:
         constraints: under which the model was fitted.
     """
-    found = _with_types(model, tables, name, types)
-    if found is None:
+    types = tables.tables[name].types
+    found = None if types is None else _with_types(model, tables, name, types)
+    if types is None or found is None:
         return None
     joints, weights = found
     place, noise = len(model.domain), min(item.sigma for item in model.measurements.one_way)
@@ -146,9 +145,9 @@ def distances(model: Model, measured: Measurements) -> Array:
     """
     under, found = _under(model), []
     beliefs = under.beliefs(model.potentials)
-    for item in (*measured.one_way, *measured.joint):
+    for place, item in enumerate((*measured.one_way, *measured.joint)):
         counts = item.counts.astype(np.float64)
-        if len(item.clique) == 1:
+        if place < len(measured.one_way):
             counts = model.states[item.clique[0]].merge(counts)
         view = View(item.clique, item.levels or (0,) * len(item.clique))
         shares = _over_states(under, item.clique, marginal(beliefs, item.clique).numpy())

@@ -80,8 +80,8 @@ def agreement(orders: pd.DataFrame) -> float:
     number = orders.groupby("customer").size()
     same = orders.groupby(["customer", "item"]).size()
     pairs = (same * (same - 1)).sum() / (number * (number - 1)).sum()
-    by_chance = (orders["item"].value_counts(normalize=True) ** 2).sum()
-    return float((pairs - by_chance) / (1 - by_chance))
+    expected = (orders["item"].value_counts(normalize=True) ** 2).sum()
+    return float((pairs - expected) / (1 - expected))
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ Rows are kept from the root downwards:
   are broken by the keyed hash, which is the whole order where none is declared.
 
 The hash is SHA-256(key || record), where the record is the text of a row's foreign key, its key and its columns. Rows
-with the same record are copies, and have the same parent. Fractions have no text that all engines share: where a table
-has such columns, copies are numbered as in `copies`; copies without any are alike, so that their order is of no matter.
+with the same record are copies, and have the same parent. Where a table has no key, or fractions, which have no text
+that all engines share, copies are numbered and hashed again as in `copies`. Otherwise a row that is like another one
+would come just after it, and would be kept with it: rows would agree with the ones before them more than with others.
 
 Rows carry the owner's number in the order of fingerprints, not the fingerprint: of 100 million rows, each text of 32
 characters is 5 GB that sorts and joins would spill.
@@ -271,6 +272,8 @@ class _Bounding:
         types = self._schemas[name]
         fractions = [column for column in needed if pa.types.is_floating(types.field(column).type)]
         columns = _list([*map(quoted, needed), *carried])
+        copied = bool(fractions) or not table.key
+        copy = copy_sql(fractions, before=["_record"])
         order = ", ".join([*(f"{quoted(column)} NULLS LAST" for column in table.order_by), "_record"])
         previous = {
             previous_name(column, lag): f"lag({quoted(column)}, {lag})"
@@ -283,10 +286,8 @@ class _Bounding:
             kept_parent=self._kept_parent(name),
             record=self._record(name),
             link=link,
-            numbered=_NUMBERED_SQL.format(copy=copy_sql(fractions), columns=columns, identity=RECORD_SQL)
-            if fractions
-            else "",
-            identified="distinguished" if fractions else "identified",
+            numbered=_NUMBERED_SQL.format(copy=copy, columns=columns, identity=RECORD_SQL) if copied else "",
+            identified="distinguished" if copied else "identified",
             columns=columns,
             path=_list(above),
             order=order,

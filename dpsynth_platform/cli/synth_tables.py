@@ -120,7 +120,8 @@ def synth_tables(
             else ""
         )
         empty = "" if found.rows else "; if there should be some, compare the keys with those of its parent"
-        output.print(f"{name}: {found.rows} rows{left}{empty}")
+        types = found.types and f"; {found.types}"
+        output.print(f"{name}: {found.rows} rows{types}{left}{empty}")
     output.print(f"tables: {made.synthetic}")
     paid = "paid now" if made.spent else "was paid before: nothing new was spent"
     output.print(f"{made.guarantee}")

@@ -55,6 +55,8 @@ TableName = Annotated[
 MOST_TABLES = 50
 MOST_CHILDREN = 1000
 MOST_BOUND = 100_000
+MOST_TYPES = 16
+"""Hidden types of a parent's rows."""
 GAP_TYPES = ("integer", "date", "datetime")
 """Types of columns whose values are drawn as steps after the row before: ones, days, seconds."""
 PREVIOUS = "previous"
@@ -150,6 +152,14 @@ class LinkedTable(Part):
         description="How many previous rows of the same parent a row depends on; by default 1 where a parent may have "
         "several.",
     )
+    types: int | None = Field(
+        default=None,
+        ge=2,
+        le=MOST_TYPES,
+        exclude_if=lambda types: types is None,
+        description="Without `order_by`: how many hidden types a row of the parent may have, on which all of its rows "
+        "here depend; by default none. They follow from what is measured anyway, at no cost.",
+    )
     context: list[str] | None = Field(
         default=None,
         max_length=200,
@@ -201,7 +211,7 @@ class LinkedTable(Part):
     def faults(self) -> Iterator[str]:
         """What contradicts itself within the table."""
         if self.public is not None:
-            for name in ("parent", "max_children", "lags", "context", "share"):
+            for name in ("parent", "max_children", "lags", "types", "context", "share"):
                 if getattr(self, name) is not None:
                     yield f"{name}: of a public table, which is released as it is; accepted: leave it out"
             for name in ("columns", "order_by", "lookups", "constraints"):
@@ -211,7 +221,7 @@ class LinkedTable(Part):
                 yield f"key: {len(self.key)} columns of a public table; accepted: one, which other tables refer to"
             return
         if self.parent is None:
-            for name in ("lags", "context"):
+            for name in ("lags", "types", "context"):
                 if getattr(self, name) is not None:
                     yield f"{name}: of a table without a parent; accepted: a parent, or leave it out"
             if self.order_by or not self.key:
@@ -308,6 +318,8 @@ class LinkedTables(Part):
                     f"{MOST_BOUND}; declare smaller max_children"
                 )
             yield from self._context_faults(name)
+            if self.tables[name].types is not None:
+                yield from self._types_faults(name)
 
     def _parent_faults(self, name: str, table: LinkedTable, parent: Parent) -> Iterator[str]:
         private = [each for each, found in self.tables.items() if found.public is None and each != name]
@@ -319,6 +331,21 @@ class LinkedTables(Part):
             yield (
                 f"tables.{name}.parent.columns: {len(parent.columns)}, and the key of {parent.table} has {len(key)}; "
                 f"accepted: the columns that refer to {', '.join(key) or 'its key, which is not declared'}"
+            )
+
+    def _types_faults(self, name: str) -> Iterator[str]:
+        place = f"tables.{name}.types: {self.tables[name].types}"
+        if not self.lags(name) or self.most(name) == 1:
+            yield (
+                f"{place}, but rows do not depend on those before; accepted: lags 1 or 2 and max_children above 1, or "
+                "leave it out"
+            )
+        if self.tables[name].order_by:
+            # By the row before alone, a lasting type cannot be distinguished from a memory of one row.
+            yield f"{place}, but rows have an order; accepted: no order_by, or leave it out"
+        if not self.passed_on(name):
+            yield (
+                f"{place}, but no column tells them; accepted: a modelled column with declared values, or leave it out"
             )
 
     def _context_faults(self, name: str) -> Iterator[str]:

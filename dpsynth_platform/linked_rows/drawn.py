@@ -22,10 +22,17 @@ from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 
 @dataclass(frozen=True)
 class Rows:
-    """Of one table: the released rows, and those left out as they could not keep the constraints or the order."""
+    """Of one table.
+
+    Attributes:
+        rows: the released ones.
+        left_out: those that could not keep the constraints or the order.
+        types: how rows are drawn by the declared hidden types of their parent, in words; "" where none are declared.
+    """
 
     rows: int
     left_out: int
+    types: str = ""
 
 
 def public_rows(source: Source) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -88,7 +95,12 @@ class DrawnTables:
                     named = [names[name][column] for column in batch.schema.names]
                     writers[name].write_batch(batch.rename_columns(named))
                     rows[name] += batch.num_rows
-        return cls(schemas, paths, {name: Rows(rows[name], drawing.left_out.get(name, 0)) for name in schemas})
+        left_out, types = drawing.left_out, drawing.types_in_words
+        return cls(
+            schemas,
+            paths,
+            {name: Rows(rows[name], left_out.get(name, 0), types.get(name, "")) for name in schemas},
+        )
 
     def read(self, name: str) -> Iterator[pa.RecordBatch]:
         with pa.memory_map(str(self.paths[name])) as file, pa.ipc.open_file(file) as reader:

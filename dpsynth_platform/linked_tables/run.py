@@ -112,7 +112,7 @@ def _drawn(
         head=budget.ledger.head(),
         others=others,
         attempts=attempts,
-        rows={name: found.rows for name, found in rows.items()},
+        rows=rows,
     )
     return SyntheticTables(
         synthetic=target,

@@ -13,6 +13,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.linked_rows.drawn import Rows
 from dpsynth_platform.linked_tables.task import LinkedTask
 from dpsynth_platform.one_table.more_rows import given_in_words
 from dpsynth_platform.one_table.statement import (
@@ -54,7 +55,7 @@ def statement(
     head: Head,
     others: int,
     attempts: int,
-    rows: Mapping[str, int],
+    rows: Mapping[str, Rows],
 ) -> TablesStatement:
     """The statement of a run, from public inputs.
 
@@ -70,7 +71,10 @@ def statement(
     event = plan.describe()["event"]
     number = "" if task.options.roots is not None else ", as the noisy counts show of the root"
     given = f"; of {tables.root}, given {' and '.join(shown)}" if (shown := given_in_words(task.options.given)) else ""
-    counted = [f"{name}: {number_of(found, 'synthetic row')}" for name, found in rows.items()]
+    counted = [
+        f"{name}: {number_of(found.rows, 'synthetic row')}{found.types and f', {found.types}'}"
+        for name, found in rows.items()
+    ]
     return TablesStatement(
         common=common,
         method=task.options.method,

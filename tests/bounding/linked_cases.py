@@ -215,12 +215,12 @@ def views(tables: LinkedTables, database: Database, owners: Mapping[str, str], k
             for row in rows:
                 record = _texts(row, dict.fromkeys([*link, *columns]))
                 copies[hashlib.sha256((key.hex() + record).encode()).hexdigest()[:32]].append(row)
-            alike = all(TYPES.get(column) != pa.float64() for column in columns)
+            alone = bool(table.key) and all(TYPES.get(column) != pa.float64() for column in columns)
             for record, same in copies.items():
                 same.sort(key=lambda row: [_low_null(row[column]) for column in columns])
                 for copy, row in enumerate(same, 1):
                     again = hashlib.sha256(f"{record}:{copy}".encode()).hexdigest()[:32]
-                    row["_record"] = record if copy == 1 or alike else again
+                    row["_record"] = record if copy == 1 or alone else again
             rows.sort(key=lambda row: ([_high_null(row[column]) for column in table.order_by], row["_record"]))
             for place, row in enumerate(rows[:bound], 1):
                 row |= {"_group": (group, place), "_place": place, "_siblings": rows[:bound]}

@@ -330,6 +330,17 @@ def test_the_random_choice_is_even(tmp_path: Path) -> None:
     assert all(abs(kept[day] - 200) < 64 for day in range(3))
 
 
+def test_rows_that_are_alike_are_no_neighbours_for_that(tmp_path: Path) -> None:
+    read = pair(
+        [(f"p{number}", 1) for number in range(600)], [(f"p{n}", row % 2) for n in range(600) for row in range(4)]
+    )
+    found, _ = bound(tmp_path, read, tables=family(order_by=[], max_children=4, lags=1))
+    like_before = sum(row["day"] == row["previous__day"] for row in found["children"])
+    # Of two pairs in random order, one row is like the one before, with variance 2/3: 110 is five and a half standard
+    # deviations, an error probability below 1e-6. With copies side by side, it would be two rows.
+    assert abs(like_before - 600) < 110
+
+
 def test_one_owner_with_two_ids_is_bounded_as_one(tmp_path: Path) -> None:
     texts = [unicodedata.normalize(form, "é") for form in ("NFC", "NFD")]
     read = pair([(text, number) for number, text in enumerate(texts)], [(text, 1) for text in texts])

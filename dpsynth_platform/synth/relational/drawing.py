@@ -31,6 +31,7 @@ from dpsynth_platform.contracts.tables import (
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.relational.parent_types import TYPE, of_parent, typed
 from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.relational.views import ViewSampler
 from dpsynth_platform.synth.tabular.marginals import model_under
@@ -67,6 +68,7 @@ class LinkedDrawing:
     Attributes:
         roots: how many the noisy counts show.
         released: the schema of each table's released rows.
+        types: of tables whose rows have hidden types, that of each parent.
         left_out: of each table, drawn rows that could not keep its constraints, so far.
     """
 
@@ -75,6 +77,7 @@ class LinkedDrawing:
     roots: int
     released: Mapping[str, ReleaseSchema]
     children: Mapping[str, ViewSampler]
+    types: Mapping[str, ViewSampler] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -83,19 +86,34 @@ class LinkedDrawing:
         sealed = SealedTables.of(plan)
         tables = sealed.tables
         root = model_under(directory / tables.root)
+        children: dict[str, ViewSampler] = {}
+        types: dict[str, ViewSampler] = {}
+        for name in tables.private[1:]:
+            evidence, constraints = tables.evidence(name), _constraints(tables, name)
+            model = model_under(directory / name, constraints)
+            other = typed(model, tables, name, constraints)
+            if other is not None:
+                model, evidence = other, [*evidence, TYPE]
+                types[name] = ViewSampler.of(model, of_parent(tables, name))
+            children[name] = ViewSampler.of(model, evidence, tables.gap(name))
         return cls(
             tables=tables,
             directory=directory,
             roots=max(1, round(root.total)),
             released={name: ReleaseSchema.from_json(sealed.released[name]) for name in tables.private},
-            children={
-                name: ViewSampler.of(
-                    directory / name, tables.evidence(name), _constraints(tables, name), tables.gap(name)
-                )
-                for name in tables.private
-                if name != tables.root
-            },
+            children=children,
+            types=types,
         )
+
+    @property
+    def types_in_words(self) -> dict[str, str]:
+        """Of each table with declared hidden types: whether rows are drawn by them, which noisy counts decide."""
+        declared = {name: table.types for name, table in self.tables.tables.items() if table.types is not None}
+        without = "drawn without hidden types, which the noisy counts do not show"
+        return {
+            name: f"drawn by {number} hidden types of a row's parent" if name in self.types else without
+            for name, number in declared.items()
+        }
 
     def batches(
         self, roots: int, given: Mapping[str, Values] | None = None, progress: Progress = silent
@@ -180,9 +198,10 @@ class LinkedDrawing:
         """All children in a table of some rows: with the place of each one's parent, and its number under it."""
         tables, sampler = self.tables, self.children[name]
         numbers = above.values.column(children_name(name)).to_numpy().astype(np.int64)
-        own, evidence = tables.passed_on(name), tables.evidence(name)
+        own, evidence = tables.passed_on(name), [*tables.evidence(name), TYPE]
         parent_table = tables.ancestors(name)[0]
         context = self._context(above.values, parent_table)
+        shared = self._with_types(name, context, numbers, rng)
         lags = tables.lags(name)
         history: list[pa.Table | None] = [None] * lags
         parts: list[pa.Table] = []
@@ -192,7 +211,7 @@ class LinkedDrawing:
         for turn in range(1, int(numbers.max(initial=0)) + 1):
             alive = alive[numbers[alive] >= turn]
             at = pa.array(alive)
-            columns: dict[str, Any] = {each: context.column(each).take(at) for each in context.column_names}
+            columns: dict[str, Any] = {each: shared.column(each).take(at) for each in shared.column_names}
             known = {each: columns[each] for each in evidence if each in columns}
             if POSITION in evidence:
                 known[POSITION] = pa.array(np.full(alive.size, turn), pa.int32())
@@ -231,6 +250,19 @@ class LinkedDrawing:
         for column in context.column_names:
             joined = joined.append_column(column, context.column(column).take(pa.array(parent)))
         return _Rows(joined, {}), parent, place
+
+    def _with_types(
+        self, name: str, parents: pa.Table, numbers: npt.NDArray[np.int64], rng: np.random.Generator
+    ) -> pa.Table:
+        """The parents with their types in a table, if it has any.
+
+        What rows know of those before them is left open, so that types are those of all rows, not of the first.
+        """
+        if name not in self.types:
+            return parents
+        known = parents.append_column(children_name(name), pa.array(numbers, pa.int32()))
+        drawn, _ = self.types[name].draw(known, rng)
+        return parents.append_column(TYPE, drawn.column(TYPE))
 
     def _context(self, values: pa.Table, name: str) -> pa.Table:
         """The columns of a table and its ancestors, by their names in the views below."""

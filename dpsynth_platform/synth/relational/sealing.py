@@ -28,7 +28,7 @@ import pyarrow as pa
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import LINKED, VIEW_METHODS
+from dpsynth_platform.contracts.methods import LINKED, NETWORK_METHODS, VIEW_METHODS
 from dpsynth_platform.contracts.tables import CHOSEN, LinkedTables
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
@@ -147,6 +147,13 @@ def linked_plan(
         ContractError: a method cannot do what the declarations ask for.
         AccountingError: no noise meets the guarantee.
     """
+    for name in tables.private:
+        method, types = views[name].contract.generate.method, tables.tables[name].types
+        if types is not None and method in NETWORK_METHODS:
+            raise ContractError(
+                f"tables.{name}.types: {types} with method {method!r}, which has no marginals that tell types; "
+                f"accepted: {', '.join(each for each in VIEW_METHODS if each not in NETWORK_METHODS)}, or leave it out"
+            )
     shares = {name: tables.share(name) for name in tables.private}
     parts = {name: (share / sum(shares.values())) ** 0.5 for name, share in shares.items()}
     found: dict[float, SealedTables] = {}

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.tables import gap_name, previous_name
 from dpsynth_platform.synth.relational.evidence import GivenEvidence
 from dpsynth_platform.synth.tabular.column_states import Array
 from dpsynth_platform.synth.tabular.domain import Codes
 from dpsynth_platform.synth.tabular.joint import Joint
 from dpsynth_platform.synth.tabular.junction import Clique
-from dpsynth_platform.synth.tabular.marginals import model_under
+from dpsynth_platform.synth.tabular.model import Model
 from dpsynth_platform.synth.tabular.placing import Placed
 from dpsynth_platform.synth.tabular.sampling import Sampler
 
@@ -72,15 +70,7 @@ class ViewSampler:
     gap: str | None = None
 
     @classmethod
-    def of(
-        cls,
-        directory: Path,
-        evidence: Collection[str],
-        constraints: Sequence[Constraint] = (),
-        gap: str | None = None,
-    ) -> ViewSampler:
-        """Reads a view's complete model; raises as `Generator.draw`."""
-        model = model_under(directory, constraints)
+    def of(cls, model: Model, evidence: Collection[str], gap: str | None = None) -> ViewSampler:
         domain = model.domain
         known = frozenset(index for index, column in enumerate(domain) if set(column.reads) <= set(evidence))
         sampler = replace(Sampler.of(model), known=known)

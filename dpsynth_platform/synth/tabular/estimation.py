@@ -193,6 +193,12 @@ class Estimator:
         self._believe()
         self._task = self._new_task()
 
+    def begin(self, potentials: Mapping[Clique, Array]) -> None:
+        """The next fit begins at these potentials, over the states of measured views, as far as they are measured."""
+        for view in self._parameters:
+            if (values := potentials.get(view.attributes(self._columns))) is not None:
+                self._parameters[view] = self._tensor(values)
+
     def fit(self, iterations: int, progress: Progress = silent, *, seconds: float | None = None) -> None:
         """Improves the potentials by at most so many steps, or to the first step after so many seconds.
 

@@ -341,6 +341,7 @@ def fitted(
     stored: Measurements,
     constraints: Sequence[Constraint] = (),
     *,
+    begin: Model | None = None,
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Model:
@@ -348,19 +349,33 @@ def fitted(
 
     A dependency without a declared mapping is learned from a first fit, and holds in a second one.
 
+    Args:
+        begin: a model of the first columns, at whose potentials the fit begins. These keep their states, over which
+            joint counts are: by the number of rows that all counts show, states may be others.
+
     Raises:
         ContractError: a constraint is not of this table, or no row can keep them all.
     """
     planned = Domain.from_json(plan.columns)
     domain = planned.with_values(stored.learned)
-    states, groups, one_way = prepared(domain, stored.one_way, stored.public)
+    first = len(domain) if begin is None else len(begin.domain)
+    states, groups, one_way = prepared(Domain(domain.columns[:first]), stored.one_way[:first], stored.public)
+    if first < len(domain):
+        more = prepared(Domain(domain.columns[first:]), stored.one_way[first:])
+        states, groups, one_way = (*states, *more[0]), (*groups, *more[1]), [*one_way, *more[2]]
     prior = prior_of(stored.public, groups, one_way, stored.taken)
+    # Groups' attributes come after all columns.
+    start = {
+        tuple(index if index < first else index + len(domain) - first for index in clique): values
+        for clique, values in (begin.potentials if begin is not None else {}).items()
+    }
     estimator = Estimator(groups, one_way, device=device, prior=prior)
     joint = [as_measurement(noisy) for noisy in stored.joint]
     estimator.add(joint)
     conditions = Conditions.of(domain.released, constraints, learned=planned.unknown)
     limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit
     if not conditions and not possible_combinations(domain):
+        estimator.begin(start)
         estimator.fit(ITERATIONS, progress, seconds=limit)
         potentials, cover = estimator.potentials, estimator.tree.cliques
         return Model(plan, states, groups, potentials, estimator.total, stored, cover)
@@ -377,6 +392,7 @@ def fitted(
             prior=prior,
         )
         estimator.add(joint)
+        estimator.begin(start)
         estimator.fit(ITERATIONS, progress, seconds=limit)
         if not conditions.unlearned:
             break

@@ -136,8 +136,9 @@ def synthesize(
             `columns` are a mapping by table then.
         progress: show a bar.
         options: the fields of `dpsynth.Options`, of several tables those of `TablesOptions`: `epsilon` and one of
-            `delta` and `expected_units` at least. Beside `keys` also `owner`, the root's column that names the owner
-            of a row; the root's `max_children` is the most rows of one.
+            `delta` and `expected_units` at least. With `text`, a language model writes that column of one table. Beside
+            `keys` also `owner`, the root's column that names the owner of a row; the root's `max_children` is the most
+            rows of one.
 
     Returns:
         A `Result`; of several tables, `Tables`.

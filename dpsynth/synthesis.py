@@ -82,13 +82,16 @@ class Result:
             columns: to be shown; default: the first 20 that are modelled.
 
         Raises:
-            ConfigurationError: plotly is not installed, a column is not modelled, or the table is no Parquet file.
+            ConfigurationError: plotly is not installed, a column is not modelled, or none is; or the table is no
+                Parquet file.
             LedgerError: the ledger is missing or outdated.
         """
         from dpsynth.figures import MOST_COLUMNS, of_synthetic
 
         table, made = flat_table(_table(self.synthesis.synthetic)), self.synthesis
         modelled = [name for name in table.column_names if name in {*made.filled, *made.nullable}]
+        if not modelled:
+            raise ConfigurationError("no column is modelled that a figure could show; accepted: a table with one")
         for name in columns or ():
             if name not in modelled:
                 raise ConfigurationError(f"columns: {name!r} is no modelled column; accepted: {', '.join(modelled)}")

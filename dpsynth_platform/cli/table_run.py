@@ -1,6 +1,6 @@
 """What the commands share that pay for a result from one table file: options, reading the file, and messages.
 
-What belongs here: `dpsynth synth table` and `dpsynth query` alike. What does not: what is made (`one_table`).
+What belongs here: `dpsynth synth table`, `synth text` and `query` alike. What does not: what is made (`one_table`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class TableRun:
     expected_units: Annotated[
         int | None,
         typer.Option(
-            help="A public estimate of the number of owners, or of rows without --owners; default: 1/delta. "
-            "The method `auto` of `synth table` depends on it."
+            help="A public estimate of the number of owners, or of rows without --owners; default: 1/delta, and none "
+            "for texts. The method `auto` depends on it."
         ),
     ] = None
     schema: Annotated[

@@ -13,15 +13,15 @@ import typer
 from dpsynth_platform.cli.csv_arguments import CsvDialect
 from dpsynth_platform.cli.synth_tables import synth_tables
 from dpsynth_platform.cli.table_run import TableRun, show_guarantee, show_limits
-from dpsynth_platform.cli.terminal import Commands, TerminalOutput, workspace
-from dpsynth_platform.contracts.methods import TableMethodName
-from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.cli.terminal import SEVERAL, Commands, TerminalOutput, column_names, workspace
+from dpsynth_platform.contracts.methods import TableMethodName, TextMethodName
+from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.foundation.progress import bars
 
 if TYPE_CHECKING:
     from dpsynth_platform.one_table import Synthesis
 
-synth_app = Commands(no_args_is_help=True, help="Synthetic tables from tables, without a deployment.")
+synth_app = Commands(no_args_is_help=True, help="Synthetic tables and texts from tables, without a deployment.")
 
 
 def _refuse(asked: bool) -> None:
@@ -130,13 +130,76 @@ def synth_table(
         output.print("The method was chosen for 1/delta units; declare their number with --expected-units.")
 
 
+@synth_app.command("text")
+def synth_text(
+    output: TerminalOutput,
+    table: Annotated[
+        Path,
+        typer.Argument(help="Parquet file or a directory of them, Delta table, CSV file, or Excel workbook (.xlsx)."),
+    ],
+    text: Annotated[str, typer.Option(help="The column of texts that a language model learns to write.")],
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"The columns that a text is written for, {SEVERAL}; default: all in --schema with a list of values."
+        ),
+    ] = None,
+    about: Annotated[
+        str | None,
+        typer.Option(help="What the texts are, in public words; --method aug_pe and dp_inference write from them."),
+    ] = None,
+    method: Annotated[
+        TextMethodName,
+        typer.Option(
+            metavar="<name>",
+            help="dp_finetune, ctcl, aug_pe or dp_inference; auto: by public facts, with the reason.",
+        ),
+    ] = "auto",
+    base_model: Annotated[
+        str | None, typer.Option(help="The language model, by name or path; default: smollm2-135m.")
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(help="Number of synthetic rows; default: estimated from the noisy counts of other columns."),
+    ] = None,
+    constraints: Annotated[
+        Path | None,
+        typer.Option(help="YAML file with `constraints:` on the other columns, instead of those in --schema."),
+    ] = None,
+    *,
+    run: TableRun,
+    dialect: CsvDialect,
+) -> None:
+    """Makes a synthetic table with a text, its privacy statement and a ledger. Prints no text of the table.
+
+    Columns that are not in --schema nor named by an option are left out. Repeating the command costs nothing.
+    """
+    named = column_names("--condition", condition, ContractError)
+    made = run.made(
+        output,
+        table,
+        dialect,
+        text=text,
+        condition=named or None,
+        about=about,
+        method=method,
+        base_model=base_model,
+        rows=rows,
+        constraints=constraints,
+        processes=None,
+    )
+    _show(output, made)
+
+
 synth_app.command("tables")(synth_tables)
 
 
 @synth_app.command("rows")
 def synth_rows(
     output: TerminalOutput,
-    out: Annotated[Path, typer.Argument(help="Directory that --out of an earlier `dpsynth synth table` named.")],
+    out: Annotated[
+        Path, typer.Argument(help="Directory that --out of an earlier `dpsynth synth table` or `synth text` named.")
+    ],
     rows: Annotated[int, typer.Option(help="Number of rows.")],
     given: Annotated[
         list[str] | None,
@@ -245,4 +308,6 @@ def _show(output: TerminalOutput, made: Synthesis) -> None:
         output.print(filled_in_words(made.filled, made.nullable))
     if made.empty:
         output.print(empty_in_words(made.empty))
+    if made.texts:
+        output.print(f"{made.texts}.")
     show_limits(output, made)

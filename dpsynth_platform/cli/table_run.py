@@ -1,6 +1,6 @@
 """What the commands share that pay for a result from one table file: options, reading the file, and messages.
 
-What belongs here: `dpsynth synth table` and `dpsynth query` alike. What does not: what is made (`one_table`).
+What belongs here: `dpsynth synth table`, `synth text` and `query` alike. What does not: what is made (`one_table`).
 """
 
 from __future__ import annotations

@@ -28,12 +28,11 @@ TableMethodName = Literal[
     "dp_2stage",
 ]
 """Methods that one table may have."""
+TextMethodName = Literal["auto", "dp_finetune", "ctcl", "dp_inference", "aug_pe"]
+"""Methods that a table with a text to write may have."""
 MethodName = Literal[
     TableMethodName,
-    "dp_finetune",
-    "ctcl",
-    "dp_inference",
-    "aug_pe",
+    TextMethodName,
     "image_moments",
     "image_pe",
     "image_mixed",

@@ -20,7 +20,8 @@ from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.linked_rows.rows import check_joined, read_rows
 from dpsynth_platform.linked_rows.views import in_table
 from dpsynth_platform.linked_tables.task import LinkedTask
-from dpsynth_platform.one_table.rows import BOUNDED, READING
+from dpsynth_platform.one_table.place import BOUNDED
+from dpsynth_platform.one_table.rows import READING
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     FingerprintKeys,

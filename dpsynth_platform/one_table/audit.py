@@ -18,7 +18,7 @@ from dpsynth_platform.audit.adhoc.tables import MEMBERS, OTHERS, REFERENCE, SYNT
 from dpsynth_platform.audit.tables import Evidence
 from dpsynth_platform.audit.tables.agreement import draw_queries
 from dpsynth_platform.audit.tables.shadows import as_records, fit_shadows
-from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.errors import ConfigurationError, SourceError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.one_table.more_rows import paid_model
 from dpsynth_platform.synth.tabular.domain import Domain
@@ -35,10 +35,15 @@ def synthesis_evidence(out: Path, tables: Mapping[str, pa.Table], *, canaries: b
         canaries: whether members and non-members are fictional, made without the data.
 
     Raises:
-        ConfigurationError, LedgerError, MechanismFailed: see `paid_model`.
+        ConfigurationError, LedgerError, MechanismFailed: see `paid_model`; or a language model wrote texts.
         SourceError: a table lacks a column of the model, or one has another type.
     """
     earlier, directory = paid_model(out)
+    if earlier.texts is not None:
+        raise ConfigurationError(
+            f"{out}: a language model wrote its texts, and no shadow model of a table is like it; accepted: the --out "
+            "directory of `dpsynth synth table`"
+        )
     model = load_model(directory)
     parts = {
         name: as_records(model.domain, model.plan, _modelled(model.domain, table, earlier.names, name))

@@ -29,6 +29,8 @@ from dpsynth_platform.contracts.columns import (
     ImageColumn,
 )
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint, check_quoted, read_constraints
+from dpsynth_platform.contracts.scrubbing import Scrub
+from dpsynth_platform.contracts.text_generation import TextGeneration, Training
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.drafting.templates import (
     CLAMPED,
@@ -72,15 +74,22 @@ _OPTIONS = {
     "generate.tune": "--tune",
     "accepted: each, or the values of all columns declared": "accepted: runs: each, or no --learn-values",
     "generate.constraints": "constraints",
+    "generate.text.column": "--text",
+    "generate.text.given": "--condition",
+    "generate.text": "text",
+    "generate.training": "training",
 }
 
 
 class SchemaFile(BaseModel):
-    """A file with `columns:` as in a contract, and optionally `constraints:`."""
+    """A file with `columns:` as in a contract; `text`, `training` and `scrub` are for a table with a text to write."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     columns: dict[str, Column] = Field(min_length=1)
     constraints: list[Constraint] = Field(default_factory=list, max_length=MOST_CONSTRAINTS)
+    text: TextGeneration | None = None
+    training: Training | None = None
+    scrub: Scrub | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,9 @@ class Declared:
 
     columns: dict[str, Column]
     constraints: tuple[Constraint, ...]
+    text: TextGeneration | None = None
+    training: Training | None = None
+    scrub: Scrub | None = None
 
 
 def read_declared(schema: Path | Mapping[str, Any] | None, constraints: Path | None) -> Declared:
@@ -99,6 +111,7 @@ def read_declared(schema: Path | Mapping[str, Any] | None, constraints: Path | N
     columns: dict[str, Column] = {}
     found: Sequence[Constraint] = ()
     texts: set[str] = set()
+    read = None
     if schema is not None:
         document, where = (read_yaml(schema), str(schema)) if isinstance(schema, Path) else (schema, "schema")
         read = validated(SchemaFile, document, where)
@@ -112,7 +125,8 @@ def read_declared(schema: Path | Mapping[str, Any] | None, constraints: Path | N
                 )
         texts = {name for name, column in columns.items() if isinstance(column, CategoricalColumn)}
         check_quoted(document, texts, where)
-    return Declared(columns, tuple(found if constraints is None else read_constraints(constraints, texts)))
+    kept = tuple(found if constraints is None else read_constraints(constraints, texts))
+    return Declared(columns, kept) if read is None else Declared(columns, kept, read.text, read.training, read.scrub)
 
 
 def undeclared(source: Source, declared: Mapping[str, Column], owners: str | None) -> list[str]:

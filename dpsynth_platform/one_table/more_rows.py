@@ -17,9 +17,11 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.base import MOST_ROWS
 from dpsynth_platform.contracts.constraints import Constraint, Values, canonical_values, read_constraints
+from dpsynth_platform.contracts.methods import INFERENCE_METHODS
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, MechanismFailed
 from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import digest_directory, write_durably
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.budget import runs_beside
@@ -42,6 +44,7 @@ class Earlier:
         statement: in JSON form.
         ledger_head: the chain's last link then; records of earlier versions lack it.
         shape: `shape_text` of the table's structs; None: there are none.
+        texts: `TextTerms` as JSON, where a language model writes a column; None: it does not.
     """
 
     entry_id: str
@@ -52,6 +55,7 @@ class Earlier:
     statement: dict[str, Any]
     ledger_head: dict[str, Any] | None = None
     shape: str | None = None
+    texts: dict[str, Any] | None = None
 
     def save(self, place: Place) -> None:
         """Replaces an earlier one."""
@@ -65,7 +69,7 @@ class Earlier:
         except (OSError, ValueError, TypeError):
             raise ConfigurationError(
                 f"{root}: no model of an earlier run is here; accepted: the --out directory of a successful `dpsynth "
-                "synth table`"
+                "synth table` or `synth text`"
             ) from None
 
 
@@ -113,7 +117,7 @@ def more_rows(
     Raises:
         ConfigurationError: there is no model.
         ContractError: a constraint or a given value does not belong to this table, or no row can satisfy them all.
-        MechanismFailed: the model or its measurements are missing, or were changed.
+        MechanismFailed: the model or its measurements are missing, or were changed, or no text keeps the rules.
         LedgerError: the ledger is missing or outdated (`witnesses`).
         SourceError: the rows cannot be written there.
     """
@@ -122,6 +126,11 @@ def more_rows(
     if not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise ContractError(f"--rows {rows}; accepted: 1 to {MOST_ROWS}")
     earlier = Earlier.read(Path(out))
+    if earlier.method in INFERENCE_METHODS:
+        raise ContractError(
+            f"{out}: method {earlier.method} paid for each text, and there is no model that writes more; accepted: the "
+            "rows that are there, or a new run, which has a cost of its own"
+        )
     target = Path(to) if to is not None else Path(out) / "rows.parquet"
     format_ = format_of(target)
     _check_target(Path(out), target)
@@ -135,7 +144,12 @@ def more_rows(
     def drawn(place: Place) -> MoreRows:
         ledger = intact_ledger(place, _ledger(place, earlier))
         drawing = generator(earlier.method).draw(
-            _model(place, earlier, ledger), rows, constraints=kept, given=wanted, progress=progress
+            _model(place, earlier, ledger),
+            rows,
+            constraints=kept,
+            given=wanted,
+            **drawn_by(earlier.texts and earlier.texts | {"counts": None}),  # those were for all rows of the run
+            progress=progress,
         )
         shape = None if earlier.shape is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(earlier.shape)))
         write_rows(target, drawing, earlier.names, format_, shape)
@@ -145,6 +159,16 @@ def more_rows(
 
     with private_files(), held(Path(out)) as place, in_options():
         return place.guarded(lambda: drawn(place))
+
+
+def drawn_by(texts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments of `Generator.draw` for texts by their terms as JSON; none for a table without them."""
+    if texts is None:
+        return {}
+    from dpsynth_platform.synth.text.terms import TextTerms
+    from dpsynth_platform.worker.run import resolve_device
+
+    return {"texts": TextTerms.from_json(texts), "device": resolve_device(Settings.from_environment().device)}
 
 
 def paid_model(out: Path) -> tuple[Earlier, Path]:
@@ -230,6 +254,6 @@ def _model(place: Place, earlier: Earlier, ledger: Ledger) -> Path:
     if not model.is_dir() or digest_directory(model) != entry.model_digest:
         raise MechanismFailed(
             f"the model that ledger entry {earlier.entry_id} paid for is missing from {model}, or was changed; "
-            "accepted: restore it, or run `dpsynth synth table` again"
+            "accepted: restore it, or make the same run again"
         )
     return model

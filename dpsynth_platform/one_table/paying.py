@@ -4,11 +4,13 @@ What belongs here: the steps between a plan and its complete model, for one tabl
 (`task`), the rows (`rows`), and what is drawn from the model (`run`).
 
 The plan is admitted before the first row is read, and the ledger entry started before the mechanism reads. A repeated
-run uses complete measurements and models at no cost; an incomplete mechanism starts again only with `spend_again`.
+run uses complete measurements and models at no cost. An incomplete mechanism starts again only with `spend_again`,
+except that one with a text to write continues as far as its plan has paid: its rows are kept until it is complete.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +26,15 @@ from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import digest_directory, write_durably
+from dpsynth_platform.ledger.chain import STARTED
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.budget import Budget, open_budget
-from dpsynth_platform.one_table.place import Place
+from dpsynth_platform.one_table.place import BOUNDED, ROWS, Place
 from dpsynth_platform.scrub.fingerprints import Fingerprints
 from dpsynth_platform.secrets.vault import SIGNING_KEY, Vault
 from dpsynth_platform.synth.interface import SealedPlan, generator
-from dpsynth_platform.worker.job import WorkerJob
+from dpsynth_platform.worker.job import Mode, WorkerJob, base_model_file, checkpoint_key_file
 
 _T = TypeVar("_T")
 
@@ -117,68 +120,121 @@ class Payment:
 
     def _model(self) -> tuple[Entry, bool]:
         task, place = self.task, self.place
+        _sweep(place, self.budget.ledger)
         entry = paid_entry(self.budget.ledger, self.key, task.plan.method, place, task.options.spend_again)
         spent = entry is None
         if entry is None:
             entry = self._measured()
         elif entry.state != "spent":
-            # Post-processing of the complete measurements of an interrupted run; reads no row.
-            from dpsynth_platform.worker.run import run
+            self._continue(entry)
+        done = self.budget.complete(entry.entry_id, digest_directory(place.model(entry.entry_id)))
+        shutil.rmtree(place.rows(entry.entry_id), ignore_errors=True)
+        return done, spent
 
-            with place.work() as work:
-                write_durably(work / "plan.json", task.plan.to_json())
-                model = str(place.model(entry.entry_id))
-                job = WorkerJob(plan=str(work / "plan.json"), model=model, mode="estimate", device=self.device)
-                run(job, self.progress)
-        return self.budget.complete(entry.entry_id, digest_directory(place.model(entry.entry_id))), spent
+    def _continue(self, entry: Entry) -> None:
+        """Completes the model of an interrupted run, by what its entry has paid for."""
+        from dpsynth_platform.worker.run import run
+
+        model, plan = self.place.model(entry.entry_id), self.task.plan
+        if not generator(plan.method).is_complete(model):
+            self._run(entry, self.place.rows(entry.entry_id), "resume")
+            return
+        # Post-processing of complete measurements; reads no row.
+        with self.place.work() as work:
+            write_durably(work / "plan.json", plan.to_json())
+            job = WorkerJob(plan=str(work / "plan.json"), model=str(model), mode="estimate", device=self.device)
+            run(job, self.progress)
 
     def _measured(self) -> Entry:
         """The entry that pays for a complete model: every access to rows is in here."""
         from dpsynth_platform.compute.choice import DuckDBChoice, write_choice
-        from dpsynth_platform.ledger.grants import issue_grant
         from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, write_fingerprints
-        from dpsynth_platform.worker.run import run
 
         task, place, replaces = self.task, self.place, self.task.options.spend_again
         self.budget.admit(self.request, self.key, replaces)
-        signing = place.vault.signing_key()
         with place.work() as work:
-            bounded, participants = self.read(place.vault, work, self.progress)
+            _, participants = self.read(place.vault, work, self.progress)
             write_durably(work / "plan.json", task.plan.to_json())
             write_choice(work / "engine.json", DuckDBChoice())
             write_fingerprints(work / "participants", participants)
             write_fingerprints(work / "canaries", np.empty(0, FINGERPRINT_DTYPE))
             entry = self.budget.start(self.request, self.key, replaces)
-            model = private_directory(place.model(entry.entry_id))
-            grant = issue_grant(
-                signing,
-                entry_id=entry.entry_id,
-                plan_digest=task.plan.digest,
-                data_digest=digest_directory(bounded),
-                participants_digest=digest_file(work / "participants"),
-                canaries_digest=digest_file(work / "canaries"),
-                model_directory=model.name,
-            )
-            job = WorkerJob(
-                plan=str(work / "plan.json"),
-                model=str(model),
-                mode="fit",
-                device=self.device,
-                grant=grant,
-                public_key=signing.public_key().public_bytes_raw().hex(),
-                bounded=str(bounded),
-                participants=str(work / "participants"),
-                canaries=str(work / "canaries"),
-                engine=str(work / "engine.json"),
-            )
-            run(job, self.progress)
+            private_directory(place.model(entry.entry_id))
+            if task.contract.text_column is not None:
+                work = work.rename(place.rows(entry.entry_id))
+            self._run(entry, work, "fit")
         return entry
+
+    def _run(self, entry: Entry, work: Path, mode: Mode) -> None:
+        """The mechanism, on the rows in `work`."""
+        from dpsynth_platform.ledger.grants import issue_grant
+        from dpsynth_platform.worker.run import run
+
+        signing, model = self.place.vault.signing_key(), self.place.model(entry.entry_id)
+        grant = issue_grant(
+            signing,
+            entry_id=entry.entry_id,
+            plan_digest=self.task.plan.digest,
+            data_digest=digest_directory(work / BOUNDED),
+            participants_digest=digest_file(work / "participants"),
+            canaries_digest=digest_file(work / "canaries"),
+            model_directory=model.name,
+        )
+        job = WorkerJob(
+            plan=str(work / "plan.json"),
+            model=str(model),
+            mode=mode,
+            device=self.device,
+            grant=grant,
+            public_key=signing.public_key().public_bytes_raw().hex(),
+            bounded=str(work / BOUNDED),
+            participants=str(work / "participants"),
+            canaries=str(work / "canaries"),
+            engine=str(work / "engine.json"),
+            **self._language_model(entry, work),
+        )
+        run(job, self.progress)
+
+    def _language_model(self, entry: Entry, work: Path) -> dict[str, str]:
+        """The job's fields for a mechanism with texts: its base model, and the key of its checkpoints."""
+        if self.task.contract.text_column is None:
+            return {}
+        from dpsynth_platform.synth.text.sealing import started_from
+        from dpsynth_platform.synth.text.trained import check_digest, deployed
+
+        start = started_from(self.task.plan)
+        assert start is not None  # noqa: S101  (`task` refuses endpoints)
+        base = deployed(start[0])
+        check_digest(base, start[1])
+        secret = self.place.vault.create("checkpoints")
+        return base_model_file(base, work) | checkpoint_key_file(secret, entry.entry_id, work)
+
+
+def can_continue(place: Place, entry: Entry | None) -> bool:
+    """Whether a started mechanism left its rows, and its plan has paid for what is left of it."""
+    if entry is None or entry.state != STARTED or not place.rows(entry.entry_id).is_dir():
+        return False
+    plan = SealedPlan.from_json((place.rows(entry.entry_id) / "plan.json").read_text(encoding="utf-8"))
+    return generator(plan.method).can_resume(place.model(entry.entry_id))
+
+
+def _sweep(place: Place, ledger: Ledger) -> None:
+    """Deletes the rows of mechanisms that cannot continue."""
+    entries = {entry.entry_id: entry for entry in ledger.entries()}
+    for rows in place.restricted.glob(f"{ROWS}*"):
+        if not can_continue(place, entries.get(rows.name.removeprefix(ROWS))):
+            shutil.rmtree(rows, ignore_errors=True)
 
 
 def spent_so_far(entry: Entry | None, method: str, place: Place) -> str:
     """What an interrupted run has spent, and what the next run does."""
     if entry is None or entry.state in ("void", "reserved"):
         return "Nothing was spent."
+    if can_continue(place, entry):
+        return (
+            f"Ledger entry {entry.entry_id} has paid, and what its mechanism needs is kept. Run the same command "
+            "again: it continues, at no further cost."
+        )
     if entry.state == "spent" or generator(method).is_complete(place.model(entry.entry_id)):
         return (
             f"Ledger entry {entry.entry_id} has paid for the measurements, which are complete. Run the same command "
@@ -215,6 +271,8 @@ def paid_entry(ledger: Ledger, key: str, method: str, place: Place, spend_again:
         return entry
     if spend_again == entry.entry_id:
         return None
+    if can_continue(place, entry):
+        return entry
     raise SpendRepeated(
         f"the mechanism of ledger entry {entry.entry_id} started and did not complete: it failed or was killed. Its "
         f"cost stays spent. To spend a second time, if the cap has room: --spend-again {entry.entry_id}"

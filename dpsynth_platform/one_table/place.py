@@ -10,6 +10,7 @@ the content of files (`run`).
     DIR/restricted/models/<entry>/       noisy measurements and the fitted model, by the entry that paid for them
     DIR/restricted/table.json            facts for later draws from the last run's model
     DIR/restricted/work-<random>/        rows while a run needs them; deleted at its end
+    DIR/restricted/rows-<entry>/         those of an interrupted mechanism that can continue, until it is complete
     DIR/restricted/logs/                 output and tracebacks of libraries
 """
 
@@ -28,7 +29,7 @@ from dpsynth_platform.foundation.errors import ConfigurationError, file_problem
 from dpsynth_platform.foundation.permissions import closed_directory, private_directory
 from dpsynth_platform.foundation.redaction import safely
 from dpsynth_platform.foundation.restricted_log import keep_traceback, logs_of, new_log
-from dpsynth_platform.foundation.storage import unusable_place
+from dpsynth_platform.foundation.storage import EXAMPLES, HANDED, unusable_place
 from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.sources.table_files import Format
 
@@ -36,6 +37,8 @@ _T = TypeVar("_T")
 SYNTHETIC, ANSWERS = "synthetic", "answers"
 """Names of an output's tables, of which a directory can have both."""
 STATEMENT, ANSWERS_STATEMENT = "statement", "answers-statement"
+ROWS, BOUNDED = "rows-", "bounded"
+"""Beginning of a directory's name, and the table in it that a mechanism reads."""
 _SUFFIXES: dict[Format, str] = {"parquet": ".parquet", "csv": ".csv", "delta": ""}
 
 
@@ -63,6 +66,9 @@ class Place:
 
     def model(self, entry_id: str) -> Path:
         return self.models / entry_id
+
+    def rows(self, entry_id: str) -> Path:
+        return self.restricted / f"{ROWS}{entry_id}"
 
     @property
     def record(self) -> Path:
@@ -113,7 +119,8 @@ def held(root: Path) -> Iterator[Place]:
             except BlockingIOError:
                 problem = "another run uses this directory; wait for its end"
             else:
-                for left in place.restricted.glob("work-*"):
+                sorted_rows, tokens = place.models.glob(f"*{HANDED}"), place.models.glob(f"*/{EXAMPLES}")
+                for left in (*place.restricted.glob("work-*"), *sorted_rows, *tokens):
                     shutil.rmtree(left, ignore_errors=True)
                 yield place
                 return

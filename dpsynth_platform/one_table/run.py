@@ -18,7 +18,7 @@ from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.one_table.budget import Budget, runs_beside
-from dpsynth_platform.one_table.more_rows import Earlier, shape_text
+from dpsynth_platform.one_table.more_rows import Earlier, drawn_by, shape_text
 from dpsynth_platform.one_table.paying import Payment
 from dpsynth_platform.one_table.place import (
     ANSWERS,
@@ -54,6 +54,7 @@ class Synthesis:
         empty: columns that are missing in every row: texts.
         mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
         public: rows, columns, and missing or unlisted values of the public table that helped; None without one.
+        texts: how many texts were drawn, and why others are missing, where a trained model writes them.
     """
 
     synthetic: Path
@@ -71,6 +72,7 @@ class Synthesis:
     mostly_missing: tuple[str, ...] = ()
     public: str | None = None
     empty: tuple[str, ...] = ()
+    texts: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         paths = {name: str(getattr(self, name)) for name in ("synthetic", "statement", "ledger")}
@@ -122,8 +124,9 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
     from dpsynth_platform.synth.tuning.runs import kept_setting_in_words
 
     options, constraints = task.options, task.contract.generate.constraints
+    texts = task.texts
     drawing = generator(task.plan.method).draw(
-        place.model(entry.entry_id), options.rows, constraints=constraints, progress=progress
+        place.model(entry.entry_id), options.rows, constraints=constraints, **drawn_by(texts), progress=progress
     )
     synthetic = synthetic_path(place.root, options.format, ANSWERS if task.answers else SYNTHETIC)
     names = dict(zip(drawing.schema.names, task.released.names, strict=True)) if task.answers else _names(task, drawing)
@@ -142,7 +145,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         setting=kept_setting_in_words(place.model(entry.entry_id)).get("setting"),
     )
     if not task.answers:  # there is no model of rows
-        _keep(task, budget, entry, place, names, stated)
+        _keep(task, budget, entry, place, names, stated, texts)
     return Synthesis(
         synthetic=synthetic,
         statement=write_statement(place.root, stated, ANSWERS_STATEMENT if task.answers else STATEMENT),
@@ -159,6 +162,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         mostly_missing=missing,
         public=task.plan.describe().get("public_in_words"),
         empty=task.empty,
+        texts=None if drawing.texts is None else drawing.texts.in_words,
     )
 
 
@@ -167,7 +171,15 @@ def _names(task: Task, drawing: Drawing) -> dict[str, str]:
     return {name: task.given[name] for name in drawing.schema.names if name in task.given}
 
 
-def _keep(task: Task, budget: Budget, entry: Entry, place: Place, names: dict[str, str], stated: Statement) -> None:
+def _keep(
+    task: Task,
+    budget: Budget,
+    entry: Entry,
+    place: Place,
+    names: dict[str, str],
+    stated: Statement,
+    texts: dict[str, Any] | None,
+) -> None:
     """Keeps what further rows need."""
     Earlier(
         entry_id=entry.entry_id,
@@ -178,4 +190,5 @@ def _keep(task: Task, budget: Budget, entry: Entry, place: Place, names: dict[st
         statement=stated.to_json(),
         ledger_head=asdict(stated.ledger_head),
         shape=shape_text(task.source.shape),
+        texts=texts,
     ).save(place)

@@ -6,12 +6,12 @@ does not: what follows from the event alone (`privacy.statement`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from dpsynth_platform.contracts.family import FamilyBudget
-from dpsynth_platform.contracts.methods import TUNED
+from dpsynth_platform.contracts.methods import INFERENCE_METHODS, TUNED
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.ledger.records import Head
@@ -25,6 +25,7 @@ from dpsynth_platform.privacy.statement import (
     Tuning,
     of_public_rows,
     privacy_statement,
+    randomness_of,
     words_of,
 )
 from dpsynth_platform.synth.tabular.domain import filled_in_words
@@ -209,7 +210,9 @@ def statement(
     )
     described = plan.describe()
     event, public = described["event"], described.get("public_in_words")
-    number = "" if task.options.rows is not None else f", {counted}"
+    number = f", {counted}"
+    if task.options.rows is not None or plan.method in INFERENCE_METHODS:  # as many as were paid for
+        number = ""
     return Statement(
         common=common,
         method=plan.method,
@@ -218,6 +221,7 @@ def statement(
         ledger_head=head,
         covered=(
             f"{event[0].upper()}{event[1:]}.",
+            *_written(task, described),
             "Everything computed from these: the answers with their intervals."
             if task.answers
             else "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
@@ -247,6 +251,18 @@ def statement(
     )
 
 
+def _written(task: Task, described: Mapping[str, Any]) -> Iterator[str]:
+    """Where a language model writes a column: what it does, and which columns the mechanism reads."""
+    if task.contract.text_column is None:
+        return
+    model = str(described["base_model"])
+    yield f"{described['training_in_words'].replace(model, published_name(model))}."
+    yield (
+        f"Of a row, the mechanism reads {', '.join(task.given[name] for name in task.contract.read_by_mechanism)}. Of "
+        f"the texts, {task.options.text} is published as a language model writes it."
+    )
+
+
 def account_in_words(family: FamilyBudget) -> str:
     """What the ledger as a whole promises."""
     return (
@@ -269,6 +285,14 @@ RANDOMNESS = Assumption(
 )
 
 
+SCRUBBED = (
+    "What scrubbing found in the texts before the mechanism read them, and whether patterns of the schema took too "
+    "long on texts of many owners, which stops a run. Scrubbing is best effort, and the guarantee does not rest on it: "
+    "what it overlooks is protected as all else in a row. Names and phrases that texts of many owners share can come "
+    "out as they are."
+)
+
+
 def started_in_words(attempts: int) -> Assumption:
     """That the mechanism ran as planned."""
     return Assumption(
@@ -281,7 +305,7 @@ def started_in_words(attempts: int) -> Assumption:
 
 
 def _not_covered(task: Task, attempts: int) -> list[str]:
-    tune = task.contract.generate.tune
+    tune, texts = task.contract.generate.tune, task.contract.text_column is not None
     return [
         *([task.not_covered] if task.not_covered else []),
         *([of_public_rows(public)] if (public := task.contract.generate.public) is not None else []),
@@ -291,9 +315,10 @@ def _not_covered(task: Task, attempts: int) -> list[str]:
             else []
         ),
         "Whether the table can be read as declared (present, readable, with a header, not empty, of these types, with "
-        "an owner in some row), whether a column of ordinary values looks like personal data, whether none or hardly "
-        "any of a column's values is listed, and whether values are listed except for blanks or quotes around them, "
-        "which stop a run: visible to the user who runs it.",
+        f"an owner{' and a text' if texts else ''} in some row), whether a column of ordinary values looks like "
+        "personal data, whether none or hardly any of a column's values is listed, and whether values are listed except "
+        "for blanks or quotes around them, which stop a run: visible to the user who runs it.",
+        *([SCRUBBED] if texts else []),
         "When the run took place and how long its steps took: visible to the user who runs it."
         + (" That shows about how many runs the choice of a setting made." if tune and tune.runs != "each" else ""),
         "Whether the table has the same content as in an earlier run with these options, and so whether the run was "
@@ -306,6 +331,8 @@ def _not_covered(task: Task, attempts: int) -> list[str]:
 
 def _assumptions(task: Task, attempts: int) -> list[Assumption]:
     contract, privacy = task.contract, task.contract.privacy
+    written = contract.text_column is not None
+    of_noise = randomness_of(task.plan.event, task.plan.method) if written else (RANDOMNESS,)
     if privacy.unit == "example":
         unit_assumptions = [
             Assumption(
@@ -332,10 +359,11 @@ def _assumptions(task: Task, attempts: int) -> list[Assumption]:
             ),
         ]
     return [
-        RANDOMNESS,
+        *of_noise,
         *unit_assumptions,
         Assumption(
-            "Domains, bins, the contribution bound and the number of expected units are public.",
+            "Domains, bins, the contribution bound and the number of expected units are public"
+            f"{', and so are the words about the texts' if written else ''}.",
             "not established" if task.not_covered else "as declared",
             "Some domains were read from the data; see what is not covered."
             if task.not_covered

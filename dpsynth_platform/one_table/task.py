@@ -7,7 +7,7 @@ reading rows (`rows`), paying (`budget`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,14 +16,23 @@ from pydantic import Field
 
 from dpsynth_platform.contracts.answers import MOST_QUERIES, Queries, Query
 from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS, Part
-from dpsynth_platform.contracts.columns import IdentifierColumn, IgnoredColumn
+from dpsynth_platform.contracts.columns import IdentifierColumn, IgnoredColumn, TextColumn
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, NETWORK_METHODS, TARGET_METHODS, TableMethodName
+from dpsynth_platform.contracts.methods import (
+    LANGUAGE_METHODS,
+    NETWORK_METHODS,
+    TARGET_METHODS,
+    TEXT_METHODS,
+    TableMethodName,
+    TextMethodName,
+)
+from dpsynth_platform.contracts.text_generation import TextGeneration
 from dpsynth_platform.contracts.tuning import Candidate, read_tune
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.one_table import assumed, declaration
 from dpsynth_platform.one_table.public_table import check_apart, declared_public
@@ -35,7 +44,7 @@ from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import Format, Source, open_source
 from dpsynth_platform.synth.automatic import AUTO
 from dpsynth_platform.synth.interface import METHODS, SealedPlan
-from dpsynth_platform.synth.planning import cost_request, plan_release
+from dpsynth_platform.synth.planning import cost_request, plan_release, resolve_method
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.undeployed import contract_of
@@ -51,8 +60,9 @@ class Options:
     Attributes:
         delta: None: 1/n^1.1 with n = `expected_units`.
         expected_units: a public estimate of the number of owners, or of rows without `owners`.
-        method: a generator's name, or `auto` (`synth.automatic`).
-        schema: a file with `columns:` as in a contract, and optionally `constraints:`; or a mapping like one.
+        method: a generator's name, or `auto` (`synth.automatic`; with `text`, `synth.text.choice`).
+        schema: a file with `columns:` as in a contract, and optionally `constraints:`; or a mapping like one. With
+            `text` it may also have `text`, `training` (as in a contract's `generate`) and `scrub`.
         constraints: a file with `constraints:` instead of the schema's; changing them spends nothing, except for
             orders of dates and times.
         owners: the column that names the owner of each row; None: each row is its own unit.
@@ -64,7 +74,12 @@ class Options:
             and `gem`. Its columns have the same names, of letters, digits, `_` and `-`; others do not help. Of
             `dp_2stage` one with any columns.
         public_why: why it is public; with `public`, and in the statement.
-        base_model: the language model of `great` and `dp_2stage`, by name or path; None: the deployment's default.
+        text: the column of texts that a language model writes (methods `dp_finetune`, `ctcl`, `aug_pe`, `dp_inference`,
+            or `auto`). Columns that are neither declared nor named by an option are then left out.
+        condition: the columns that a text is written for; None: all declared ones with a list of values.
+        about: what the texts are, in public words, from which `aug_pe` and `dp_inference` write.
+        base_model: the language model of `great`, `dp_2stage` and of texts, by name or path; None: the deployment's
+            default.
         tune: a file with `tune:` as in a contract's `generate`, or a mapping of what stands below it: settings of
             methods among which the mechanism chooses, within the guarantee.
         time_limit: about how long measuring, fitting and drawing may take, such as `90s`, `2m`, `1h`.
@@ -82,13 +97,15 @@ class Options:
         csv_header: the first line contains the column names; needed where no option names one of them.
         accept_weak_guarantee: why epsilon may be above 10.
         spend_again: id of a started ledger entry without a result; permits to spend its cost a second time.
+        processes: number of processes that look for personal data in texts; None: one for each core. With several, a
+            script needs `if __name__ == "__main__":`.
         runner: the person's name; None: the deployment's user.
     """
 
     epsilon: float
     delta: float | None = None
     expected_units: int | None = None
-    method: TableMethodName = "auto"
+    method: TableMethodName | TextMethodName = "auto"
     schema: str | Path | Mapping[str, Any] | None = None
     constraints: str | Path | None = None
     owners: str | None = None
@@ -97,6 +114,9 @@ class Options:
     target: str | None = None
     public: str | Path | None = None
     public_why: str | None = None
+    text: str | None = None
+    condition: str | Sequence[str] | None = None
+    about: str | None = None
     base_model: str | None = None
     tune: str | Path | Mapping[str, Any] | None = None
     time_limit: str | None = None
@@ -115,7 +135,13 @@ class Options:
     csv_header: bool = False
     accept_weak_guarantee: str | None = None
     spend_again: str | None = None
+    processes: int | None = 1
     runner: str | None = None
+
+    @property
+    def conditions(self) -> list[str]:
+        """`condition` as a list; a single name may stand without one."""
+        return [self.condition] if isinstance(self.condition, str) else list(self.condition or ())
 
     @property
     def dialect(self) -> Dialect:
@@ -179,8 +205,18 @@ class Task:
         """Columns that are missing in every synthetic row, by the source's names."""
         if self.answers:
             return ()
-        texts = {name for name, item in self.contract.columns.items() if item.type == "text"}
+        contract = self.contract
+        texts = {name for name, item in contract.columns.items() if item.type == "text"} - {contract.text_column}
         return tuple(given for plain, given in self.given.items() if plain in texts)
+
+    @property
+    def texts(self) -> dict[str, Any] | None:
+        """`TextTerms` of the contract as JSON; None where no text is written."""
+        if self.contract.text_column is None:
+            return None
+        from dpsynth_platform.synth.text.terms import terms_of
+
+        return asdict(terms_of(self.contract))
 
     @property
     def filled(self) -> tuple[str, ...]:
@@ -225,11 +261,14 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
     known = declaration.read_declared(schema or None, Path(options.constraints) if options.constraints else None)
     _check_options(options)
     declared, queries = known.columns, _queries(options)
+    if options.text is not None:
+        declared = {options.text: TextColumn(type="text")} | declared
+    _check_texts(options, known)
     named = {name for constraint in known.constraints for name in constraint.columns}
-    named |= {name for name in (options.owners, options.target) if name is not None}
+    named |= {name for name in (options.owners, options.target, *options.conditions) if name is not None}
     named |= {name for query in queries.values() for name in query.columns}
     source = open_source(table, declared, options.dialect, named)
-    if queries:
+    if queries or options.text is not None:
         others = [name for name in source.found if name not in named and name not in declared]
         declared |= {name: IgnoredColumn(ignore=True) for name in others}
         source = open_source(table, declared, options.dialect, named)
@@ -251,6 +290,8 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
     owner = str(row) if options.owners is None else source.names[options.owners]
     with declaration.in_options({plain: given for given, plain in source.names.items()}):
         contract = contract_of(columns, _privacy(options, owner), **_asked(options, source, queries, known))
+        contract = resolve_method(contract, Settings.from_environment())
+        _check_words(contract, options)
         modelled = [given for given, plain in source.names.items() if plain in contract.modelled]
         if options.target is not None and options.target not in modelled:
             raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
@@ -290,6 +331,10 @@ def _asked(
     options: Options, source: Source, queries: Mapping[str, Query], known: declaration.Declared
 ) -> dict[str, Any]:
     """What is made of the rows, as parts of a contract."""
+    if options.text is not None:
+        words = {} if options.about is None else {"description": options.about}
+        rules = {} if known.scrub is None else {"scrub": known.scrub.model_dump(mode="json")}
+        return {"generate": _written(options, options.text, source, known), **rules, **words}
     if not queries:
         return {"generate": _generate(options, source, known.constraints)}
     return {"kind": "answers", "queries": {name: query.renamed(source.names) for name, query in queries.items()}}
@@ -308,6 +353,26 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
         **({} if options.base_model is None else {"base_model": options.base_model}),
         **({} if options.tune is None else {"tune": _tune(options, options.tune, source)}),
         "constraints": [constraint.renamed(source.names).model_dump() for constraint in constraints],
+    }
+
+
+def _written(options: Options, column: str, source: Source, known: declaration.Declared) -> dict[str, Any]:
+    """The contract's `generate` for texts: the file's settings by the contract's names of columns."""
+
+    def plain(name: str) -> str:
+        return source.names.get(name, name)
+
+    text = {} if known.text is None else known.text.model_dump(mode="json", exclude_unset=True)
+    if text.get("counts"):
+        text["counts"] = {plain(name): rows for name, rows in text["counts"].items()}
+    given = {} if options.condition is None else {"given": list(map(plain, options.conditions))}
+    return {
+        "method": options.method,
+        "rows": options.rows or "auto",
+        "text": {**text, "column": plain(column), **given},
+        "training": None if known.training is None else known.training.model_dump(mode="json", exclude_unset=True),
+        "base_model": options.base_model,
+        "constraints": [constraint.renamed(source.names).model_dump() for constraint in known.constraints],
     }
 
 
@@ -353,6 +418,9 @@ def _check_options(options: Options) -> None:
             "time_limit",
             "rows",
             "constraints",
+            "text",
+            "condition",
+            "about",
         )
         defaults = {item.name: item.default for item in fields(Options)}
         for name in rowwise:
@@ -360,9 +428,13 @@ def _check_options(options: Options) -> None:
                 raise ContractError(f"--{name.replace('_', '-')}: beside queries, which make no rows; accepted: none")
         if options.learn_values:
             raise ContractError("--learn-values: beside queries, whose groups are declared; accepted: --schema")
-    methods = (AUTO, *METHODS)
+    methods = (AUTO, *METHODS) if options.text is None else (AUTO, *TEXT_METHODS)
     if options.method not in methods:
         raise ContractError(f"--method {options.method!r}; accepted: {', '.join(methods)}")
+    if options.text is None and options.method in TEXT_METHODS:
+        raise ContractError(
+            f"--method {options.method!r} writes a column of texts; accepted: with --text COLUMN (`dpsynth synth text`)"
+        )
     heeding = (AUTO, *TARGET_METHODS)
     if options.target is not None and options.method not in heeding and options.tune is None:
         raise ContractError(
@@ -382,6 +454,51 @@ def _check_options(options: Options) -> None:
         raise ContractError("--weighting owners is for --owners with --contributions above 1; accepted: both, or rows")
     if options.rows is not None and options.rows < 1:
         raise ContractError(f"--rows {options.rows}; accepted: 1 or more")
+
+
+_OF_TABLES = ("target", "public", "public_why", "tune", "time_limit", "learn_values")
+"""Options that texts do not have."""
+
+
+def _check_texts(options: Options, known: declaration.Declared) -> None:
+    """Refuses options and settings that do not fit texts, or a table without any. Raises `ContractError`."""
+    if options.text is None:
+        beside = [name for name in ("condition", "about") if getattr(options, name) is not None]
+        beside += [name for name in ("text", "training", "scrub") if getattr(known, name) is not None]
+        if beside:
+            raise ContractError(
+                f"{beside[0]}: without a text to write; accepted: with --text COLUMN (`dpsynth synth text`)"
+            )
+        return
+    for name in _OF_TABLES:
+        if getattr(options, name) not in (None, False):
+            raise ContractError(f"--{name.replace('_', '-')}: beside --text, which has no such option; accepted: none")
+    if options.expected_units is None:
+        raise ContractError(
+            "--expected-units: missing, and the plan of a text's mechanism depends on it; accepted: a public estimate "
+            "of the number of owners, or of rows without --owners"
+        )
+    settings = known.text or TextGeneration()
+    for name, option in (("column", "--text"), ("given", "--condition")):
+        if getattr(settings, name) is not None:
+            raise ContractError(f"text.{name}: stands in an option here; accepted: {option}")
+    remote = settings.evolution is not None and settings.evolution.endpoint is not None
+    if remote or settings.pictures is not None:
+        raise ContractError(
+            f"text.{'evolution.endpoint' if remote else 'pictures'}: remote models are for the line of a deployment, "
+            "which lists them; accepted: none here, or a contract and `dpsynth run`"
+        )
+
+
+def _check_words(contract: DataContract, options: Options) -> None:
+    """Refuses a method that writes from public words without any. Raises `ContractError`."""
+    text = contract.generate.text
+    part = None if text is None else text.evolution or text.inference
+    if part is not None and part.about is None and options.about is None:
+        raise ContractError(
+            f"--about: missing, and method {contract.generate.method} writes from public words; accepted: what the "
+            "texts are, such as 'remarks of patients after a visit'"
+        )
 
 
 def check_common(format_: str, delta: float | None, expected_units: int | None, cap_epsilon: float | None) -> None:

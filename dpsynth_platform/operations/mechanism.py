@@ -7,12 +7,10 @@ paid for a resumption (a training, from its last checkpoint).
 
 from __future__ import annotations
 
-import hmac
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_platform.compute.choice import write_choice
@@ -41,7 +39,7 @@ from dpsynth_platform.synth.endpoint_access import Access, transport_of
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_for
-from dpsynth_platform.worker.job import WorkerJob
+from dpsynth_platform.worker.job import WorkerJob, base_model_file, checkpoint_key_file
 
 _MODEL_BYTES = 2**20
 """Of a small model; the size of a larger one is unknown beforehand."""
@@ -203,9 +201,9 @@ def _fit(
         write_fingerprints(job / "canaries", distinct_owners([]) if planted is None else planted)
         # Others find their model by the plan.
         language = plan.method in (*BASE_MODEL_METHODS, TUNED)
-        writes = _base_model_file(base, job) if base is not None and language else {}
+        writes = base_model_file(base, job) if base is not None and language else {}
         if base is not None or plan.method in (*IMAGE_METHODS, *NETWORK_METHODS, TUNED, LINKED):
-            writes |= _checkpoint_key(step, entry, job)
+            writes |= checkpoint_key_file(step.vault.create("checkpoints"), entry.entry_id, job)
         if endpoint is not None:
             endpoint.write(job / "endpoint.json")
             writes["endpoint"] = str(job / "endpoint.json")
@@ -295,19 +293,6 @@ def _endpoint(contract: DataContract, plan: SealedPlan) -> Access | None:
         CaptionPainter.of(contract).trial()
     transport = transport_of(contract)
     return None if transport is None else generator(plan.method).tried_endpoint(plan, transport)
-
-
-def _base_model_file(base: BaseModel, job: Path) -> dict[str, str]:
-    """The description of the language model that a job starts from."""
-    write_durably(job / "base_model.json", json.dumps(asdict(base) | {"directory": str(base.directory)}))
-    return {"base_model": str(job / "base_model.json")}
-
-
-def _checkpoint_key(step: StepContext, entry: Entry, job: Path) -> dict[str, str]:
-    """The key of a job's checkpoints, for this ledger entry only."""
-    key = hmac.digest(step.vault.create("checkpoints"), entry.entry_id.encode(), "sha256")
-    write_durably(job / "checkpoint.key", key)
-    return {"checkpoint_key": str(job / "checkpoint.key")}
 
 
 @contextmanager

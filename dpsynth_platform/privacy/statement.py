@@ -487,6 +487,11 @@ def covered_accesses(event: dict[str, Any], method: str) -> tuple[str, ...]:
     return _covered(event_from_json(event), words_of(method, event))
 
 
+def randomness_of(event: dict[str, Any], method: str) -> tuple[Assumption, ...]:
+    """What the randomness of a generator's sealed event (as JSON) rests on, in its method's words."""
+    return tuple(_randomness(event_from_json(event), words_of(method, event)))
+
+
 def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
     total: Counter[type[DpEvent]] = Counter()
     steps: Counter[SampledGaussianEvent] = Counter()

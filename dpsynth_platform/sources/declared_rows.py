@@ -1,6 +1,7 @@
 """The rows of one table as declared: which columns are read outside of the line's scrubber, and as which types.
 
-What belongs here: types by declaration. What does not: files (`table_files`), and any choice of rows. Text is not read.
+What belongs here: types by declaration. What does not: files (`table_files`), and any choice of rows. Text is read only
+where a language model writes a column of it.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from dpsynth_platform.sources.table_files import Source
 
 
 def scrubbed_contract(contract: DataContract) -> DataContract:
-    """The contract for the preparation of rows, without text columns: text is never read."""
+    """The contract for the preparation of rows. Text columns are in it, and so read, only if a text is written."""
     (owner,) = contract.privacy.owner_columns
     kept: dict[str, Column] = {
         name: IdentifierColumn(type="identifier") if name == owner else column
         for name, column in contract.columns.items()
-        if name == owner or not isinstance(column, TextColumn)
+        if name == owner or contract.text_column is not None or not isinstance(column, TextColumn)
     }
     return contract.model_copy(update={"columns": kept})
 
 
 def readable_schema(contract: DataContract, source: Source, row: str | None = None) -> pa.Schema:
-    """The columns that are read: all except text, as declared, modelled ones with types that a Delta table has."""
+    """The columns of `scrubbed_contract` as declared, modelled ones with types that a Delta table has."""
     read = scrubbed_contract(contract).columns
     fields = [item for item in with_row(source.plain_schema, row) if item.name in read]
     modelled = set(contract.modelled)

@@ -1,17 +1,24 @@
 """The job of a worker, which it receives as Dagster Pipes extras.
 
-What belongs here: the typed job and its JSON form. What does not: how the process is started (`launch`).
+What belongs here: the typed job, its JSON form, and two of the files that it names. What does not: how the process is
+started (`launch`).
 """
 
 from __future__ import annotations
 
+import hmac
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.storage import write_durably
+
+if TYPE_CHECKING:
+    from dpsynth_platform.synth.text.base_models import BaseModel
 
 Mode = Literal["fit", "resume", "estimate"]
 MODES = ("fit", "resume", "estimate")
@@ -81,3 +88,15 @@ class WorkerJob:
     @property
     def model_directory(self) -> Path:
         return Path(self.model)
+
+
+def base_model_file(base: BaseModel, place: Path) -> dict[str, str]:
+    """Writes the description of the language model that a job starts from; returns the job's field."""
+    write_durably(place / "base_model.json", json.dumps(asdict(base) | {"directory": str(base.directory)}))
+    return {"base_model": str(place / "base_model.json")}
+
+
+def checkpoint_key_file(secret: bytes, entry_id: str, place: Path) -> dict[str, str]:
+    """Writes the key of a job's checkpoints, for this ledger entry only; returns the job's field."""
+    write_durably(place / "checkpoint.key", hmac.digest(secret, entry_id.encode(), "sha256"))
+    return {"checkpoint_key": str(place / "checkpoint.key")}

@@ -45,6 +45,13 @@ class TextTerms:
     rules: Rules = field(default_factory=Rules)
     counts: Counts | None = None
 
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> TextTerms:
+        """Reads `asdict` back."""
+        counts = document["counts"]
+        rows = None if counts is None else Counts(counts["column"], tuple(map(tuple, counts["rows"])))
+        return cls(Sampling(**document["sampling"]), Rules(**document["rules"]), rows)
+
     @property
     def digest(self) -> str:
         """Names the terms; without rules and counts, as in versions that had sampling only."""

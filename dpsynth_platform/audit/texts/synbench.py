@@ -34,8 +34,8 @@ All results depend on real texts. Of a private table they are restricted, and a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -245,6 +245,13 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"above": self.curve.above, "refuted": self.refuted}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Evaluation:
+        """The inverse of `to_json`."""
+        curve = dict(found["curve"])
+        own = {item.name: found[item.name] for item in fields(cls)}
+        return cls(**own | {"curve": Curve(**curve | {"area": Rate(**curve["area"])}), "area": Rate(**found["area"])})
 
     def in_words(self) -> list[str]:
         """The results as sentences: as published, and what they prove."""

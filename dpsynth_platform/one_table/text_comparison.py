@@ -213,7 +213,7 @@ class _Cell:
     def _written(self) -> dict[str, Any]:
         made, table = self._run(self.judge.real, self.judge.real.num_rows)
         if table is not None:
-            pq.write_table(table, self.place / "synthetic.parquet")
+            _keep(table, self.place / "synthetic.parquet")
         return {name: getattr(made, name) for name in ("seconds", "megabytes", "refused")}
 
     def _figures(self) -> dict[str, Any]:
@@ -245,7 +245,7 @@ class _Cell:
             made, table = self._run(self.judge.real.take(pa.array(rows)), units)
             if table is None:
                 raise MechanismFailed(f"release {run}: {made.refused}")
-            pq.write_table(table, kept)
+            _keep(table, kept)
         return [text for text in pq.read_table(kept)[TEXT].to_pylist() if text]
 
     def _run(self, table: pa.Table, units: int) -> tuple[Try, pa.Table | None]:
@@ -255,6 +255,13 @@ class _Cell:
             pq.write_table(table, learned)
             made, file = tried(learned, work / "run", options)
             return made, None if file is None else pq.read_table(file)
+
+
+def _keep(table: pa.Table, file: Path) -> None:
+    """Writes a file that is whole if it exists."""
+    part = file.with_suffix(".part")
+    pq.write_table(table, part)
+    part.replace(file)
 
 
 def _values(table: pa.Table) -> list[str]:

@@ -97,6 +97,9 @@ def test_a_design_is_that_of_its_seed_whatever_the_lengths_of_features() -> None
     for name in vars(first):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
     assert (design(FEATURES, runs=9, seed=1).subsets != first.subsets).any()
+    more = design(FEATURES, runs=30)
+    for name in ("subsets", "chosen", "included"):
+        np.testing.assert_array_equal(getattr(more, name)[:9], getattr(first, name))
 
 
 @pytest.mark.parametrize(

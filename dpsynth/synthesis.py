@@ -82,13 +82,16 @@ class Result:
             columns: to be shown; default: the first 20 that are modelled.
 
         Raises:
-            ConfigurationError: plotly is not installed, a column is not modelled, or the table is no Parquet file.
+            ConfigurationError: plotly is not installed, a column is not modelled, or none is; or the table is no
+                Parquet file.
             LedgerError: the ledger is missing or outdated.
         """
         from dpsynth.figures import MOST_COLUMNS, of_synthetic
 
         table, made = flat_table(_table(self.synthesis.synthetic)), self.synthesis
         modelled = [name for name in table.column_names if name in {*made.filled, *made.nullable}]
+        if not modelled:
+            raise ConfigurationError("no column is modelled that a figure could show; accepted: a table with one")
         for name in columns or ():
             if name not in modelled:
                 raise ConfigurationError(f"columns: {name!r} is no modelled column; accepted: {', '.join(modelled)}")
@@ -136,8 +139,9 @@ def synthesize(
             `columns` are a mapping by table then.
         progress: show a bar.
         options: the fields of `dpsynth.Options`, of several tables those of `TablesOptions`: `epsilon` and one of
-            `delta` and `expected_units` at least. Beside `keys` also `owner`, the root's column that names the owner
-            of a row; the root's `max_children` is the most rows of one.
+            `delta` and `expected_units` at least. With `text`, a language model writes that column of one table. Beside
+            `keys` also `owner`, the root's column that names the owner of a row; the root's `max_children` is the most
+            rows of one.
 
     Returns:
         A `Result`; of several tables, `Tables`.

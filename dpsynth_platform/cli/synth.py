@@ -152,7 +152,7 @@ def synth_text(
         TextMethodName,
         typer.Option(
             metavar="<name>",
-            help="dp_finetune, ctcl, aug_pe or dp_inference; auto: by public facts, with the reason.",
+            help="The generator: dp_finetune, ctcl, aug_pe or dp_inference; auto: by public facts, with the reason.",
         ),
     ] = "auto",
     base_model: Annotated[

@@ -44,8 +44,8 @@ class TableRun:
     expected_units: Annotated[
         int | None,
         typer.Option(
-            help="A public estimate of the number of owners, or of rows without --owners; default: 1/delta. "
-            "The method `auto` of `synth table` depends on it."
+            help="A public estimate of the number of owners, or of rows without --owners; default: 1/delta, and none "
+            "for texts. The method `auto` depends on it."
         ),
     ] = None
     schema: Annotated[

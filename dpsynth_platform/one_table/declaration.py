@@ -77,6 +77,7 @@ _OPTIONS = {
     "generate.text.column": "--text",
     "generate.text.given": "--condition",
     "generate.text": "text",
+    "generate: max_tokens": "text.max_tokens",
     "generate.training": "training",
 }
 
@@ -87,9 +88,11 @@ class SchemaFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     columns: dict[str, Column] = Field(min_length=1)
     constraints: list[Constraint] = Field(default_factory=list, max_length=MOST_CONSTRAINTS)
-    text: TextGeneration | None = None
-    training: Training | None = None
-    scrub: Scrub | None = None
+    text: TextGeneration | None = Field(
+        default=None, description="As a contract's `generate.text`; for a text to write."
+    )
+    training: Training | None = Field(default=None, description="As a contract's `generate.training`, likewise.")
+    scrub: Scrub | None = Field(default=None, description="As a contract's `scrub`, likewise.")
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,8 @@ class Payment:
             write_fingerprints(work / "canaries", np.empty(0, FINGERPRINT_DTYPE))
             entry = self.budget.start(self.request, self.key, replaces)
             private_directory(place.model(entry.entry_id))
+            if replaces is not None:
+                shutil.rmtree(place.rows(replaces), ignore_errors=True)
             if task.contract.text_column is not None:
                 work = work.rename(place.rows(entry.entry_id))
             self._run(entry, work, "fit")

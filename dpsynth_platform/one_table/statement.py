@@ -316,8 +316,8 @@ def _not_covered(task: Task, attempts: int) -> list[str]:
         ),
         "Whether the table can be read as declared (present, readable, with a header, not empty, of these types, with "
         f"an owner{' and a text' if texts else ''} in some row), whether a column of ordinary values looks like "
-        "personal data, whether none or hardly any of a column's values is listed, and whether values are listed except "
-        "for blanks or quotes around them, which stop a run: visible to the user who runs it.",
+        "personal data, whether none or hardly any of a column's values is listed, and whether values are listed "
+        "except for blanks or quotes around them, which stop a run: visible to the user who runs it.",
         *([SCRUBBED] if texts else []),
         "When the run took place and how long its steps took: visible to the user who runs it."
         + (" That shows about how many runs the choice of a setting made." if tune and tune.runs != "each" else ""),

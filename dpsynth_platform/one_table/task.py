@@ -6,7 +6,7 @@ reading rows (`rows`), paying (`budget`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -223,12 +223,16 @@ class Task:
         """Columns without missing values in the synthetic table, whatever the data miss, by the source's names."""
         if self.answers:
             return ()
-        return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).filled)
+        return self._released(Domain.from_json(self.plan.columns).filled)
 
     @property
     def nullable(self) -> tuple[str, ...]:
         """The other modelled columns, by the source's names."""
-        return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).nullable)
+        return self._released(Domain.from_json(self.plan.columns).nullable)
+
+    def _released(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The source's names of columns; topics of texts are counted, and are no column of it."""
+        return tuple(self.given[name] for name in names if name in self.given)
 
     def request(self, runner: str) -> CostRequest:
         return cost_request(self.plan, runner)
@@ -259,11 +263,11 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
     """
     schema = Path(options.schema) if isinstance(options.schema, str) else options.schema
     known = declaration.read_declared(schema or None, Path(options.constraints) if options.constraints else None)
+    _check_texts(options, known)
     _check_options(options)
     declared, queries = known.columns, _queries(options)
     if options.text is not None:
         declared = {options.text: TextColumn(type="text")} | declared
-    _check_texts(options, known)
     named = {name for constraint in known.constraints for name in constraint.columns}
     named |= {name for name in (options.owners, options.target, *options.conditions) if name is not None}
     named |= {name for query in queries.values() for name in query.columns}
@@ -462,6 +466,8 @@ _OF_TABLES = ("target", "public", "public_why", "tune", "time_limit", "learn_val
 
 def _check_texts(options: Options, known: declaration.Declared) -> None:
     """Refuses options and settings that do not fit texts, or a table without any. Raises `ContractError`."""
+    if options.queries is not None:
+        return  # which make no rows
     if options.text is None:
         beside = [name for name in ("condition", "about") if getattr(options, name) is not None]
         beside += [name for name in ("text", "training", "scrub") if getattr(known, name) is not None]

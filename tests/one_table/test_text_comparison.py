@@ -210,6 +210,22 @@ def test_what_cannot_be_compared_is_refused(public: Path, runs: list[Options], m
     assert not runs
 
 
+@pytest.mark.parametrize("role", ["table", "held_out"])
+def test_texts_that_a_deployment_guards_are_refused(
+    public: Path, runs: list[Options], monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    place = public.parent
+    guarded = place / "guarded.parquet"
+    pq.write_table(texts(300, 8), guarded)
+    monkeypatch.setenv("DPSYNTH_DEPLOY", str(place / "deploy"))
+    (place / "deploy/contracts").mkdir(parents=True)
+    source = f"source: {{uri: {guarded}, format: parquet, key: [topic]}}\n"
+    (place / "deploy/contracts/posts.yaml").write_text(source)
+    with pytest.raises(ContractError, match="accepted: a table that is public"):
+        compare_texts(bench(public, **{role: guarded}), place / "out")
+    assert not runs
+
+
 @pytest.mark.usefixtures("figures")
 def test_a_comparison_without_any_texts_says_why(public: Path, runs: list[Options]) -> None:
     with pytest.raises(MechanismFailed, match="ctcl, epsilon 1: no topics"):

@@ -105,11 +105,16 @@ class TextBench:
             schema={"columns": columns} | parts,
             text=TEXT,
             condition=[LABEL],
-            about=self.about or (self.known.about if self.known else None),
+            about=self.words,
             base_model=self.base_model,
             rows=self.rows or units,
             accept_weak_guarantee=_WHY_WEAK,
         )
+
+    @property
+    def words(self) -> str | None:
+        """What the texts are: as declared, or those of a known set."""
+        return self.about or (self.known.about if self.known else None)
 
     def delta_of(self, units: int) -> float:
         return self.delta or 1 / units**1.1
@@ -290,9 +295,7 @@ def _parts(bench: TextBench) -> tuple[pa.Table, pa.Table, int]:
 
 def _sealed(place: Path, bench: TextBench, real: pa.Table, held_out: pa.Table) -> None:
     """Refuses a directory of other texts or settings."""
-    given = {
-        name: value for name, value in asdict(bench).items() if name not in ("why", "membership", "known", "table")
-    }
+    given = {name: value for name, value in asdict(bench).items() if name not in _CHANGING} | {"about": bench.words}
     texts = [canonical_digest(table.to_pylist()) for table in (real, held_out)]
     digest = canonical_digest(json.loads(json.dumps([FORMAT, given, texts], default=str)))
     file = place / "settings.json"

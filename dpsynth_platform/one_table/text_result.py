@@ -23,9 +23,9 @@ from dpsynth_platform.quality.report import markdown_row
 NAME = "text-comparison"
 REAL = "real texts"
 NOTICE = (
-    "The figures are of texts that are declared public; no mechanism protects them. Models and cells are not "
-    "SynBench's, except for its membership attack, so that other figures cannot be compared with its. There is no run "
-    "without noise, since no option turns noise off."
+    "The figures are of texts that are declared public; no mechanism protects them. Models are not SynBench's, so that "
+    "figures cannot be compared with its; of the membership attack, only the sentence encoder is another. There is no "
+    "run without noise, since no option turns noise off."
 )
 LEGEND = (
     "F1: of classifiers that learn from synthetic texts and are tested on held-out real ones; majority and random "

@@ -166,11 +166,20 @@ def test_an_interrupted_attack_continues(public: Path, runs: list[Options], monk
 
 
 @pytest.mark.usefixtures("figures")
-def test_another_table_or_setting_needs_another_directory(public: Path, runs: list[Options]) -> None:
+def test_another_table_or_setting_needs_another_directory(
+    public: Path, runs: list[Options], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = {"methods": ["dp_finetune"], "epsilons": [2]}
     compare_texts(bench(public), public.parent / "out", **asked)  # type: ignore[arg-type]
-    compare_texts(bench(public, why="another reason"), public.parent / "out", methods=["aug_pe"], epsilons=[1])
-    for changed in ({"rows": 100}, {"settings": {"all": {"text": {"max_tokens": 64}}}}, {"separator": None}):
+    monkeypatch.setattr(Judge, "pretraining", lambda self: {"words": "It has not."})
+    more = bench(public, why="another reason", pretraining=True)
+    assert "It has not." in compare_texts(more, public.parent / "out", methods=["aug_pe"], epsilons=[1]).about
+    for changed in (
+        {"rows": 100},
+        {"settings": {"all": {"text": {"max_tokens": 64}}}},
+        {"separator": None},
+        {"known": SYNBENCH["hoc"]},
+    ):
         with pytest.raises(ContractError, match="accepted: another directory"):
             compare_texts(bench(public, **changed), public.parent / "out", **asked)  # type: ignore[arg-type]
     assert [options.method for options in runs] == ["dp_finetune", "aug_pe"]

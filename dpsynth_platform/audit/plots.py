@@ -1,6 +1,6 @@
 """Plots of an audit as static SVG: ROC curves and scores.
 
-What belongs here: drawing numbers that an audit has computed from canaries. What does not: computing bounds or
+What belongs here: drawing numbers that an audit has computed. What does not: computing bounds or
 verdicts.
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins, roc_curve
 from dpsynth_platform.audit.risk import frontier_curve
+from dpsynth_platform.audit.texts.synbench import RATES, Evaluation, bound_curve
 from dpsynth_platform.foundation.svg import Line, histogram, line_chart
 
 _GREY, _BLACK = "#6e7781", "#24292f"
@@ -45,6 +46,33 @@ def roc_plot(scored: Sequence[Scored], included: Coins, *, epsilon: float | None
         log=True,
         x_mark=(0.01, "1%"),
     )
+
+
+def synbench_plot(found: Evaluation) -> str:
+    """The mean ROC curve of SynBench's attack with the band of its repeats, and the claim's bound if there is one."""
+    rates = RATES.tolist()
+    lines = [
+        Line("guessing", [0.0, 1.0], [0.0, 1.0], dashed=True, colour=_GREY),
+        Line("mean of repeats", rates, found.curve.mean),
+        *(Line(f"{end} of 95%", rates, line, dashed=True) for end, line in _band(found)),
+    ]
+    if found.epsilon is not None:
+        allowed = bound_curve(found.epsilon, found.delta).tolist()
+        lines.append(Line(f"bound of epsilon {found.epsilon:g}", rates, allowed, dashed=True, colour=_BLACK))
+    return line_chart(
+        lines,
+        title="SynBench's attack: which releases read their target?",
+        description=(
+            "True positive rate against false positive rate, the mean of repeated draws of targets for releases "
+            "without one. The repeats share their releases: a curve above the bound alone proves nothing."
+        ),
+        x_label="false positive rate",
+        y_label="true positive rate",
+    )
+
+
+def _band(found: Evaluation) -> list[tuple[str, Sequence[float]]]:
+    return [("lower end", found.curve.low), ("upper end", found.curve.high)]
 
 
 def score_plot(item: Scored, included: Coins) -> str:

@@ -77,7 +77,7 @@ def compare(
             out=out,
             drop=listed(drop),
             methods=listed(method) or METHODS,
-            epsilons=_numbers(listed(epsilon)) or (1.0,),
+            epsilons=numbers(listed(epsilon)) or (1.0,),
             task=task.value,
             workload=None if workload is None else read_workload(workload),
             progress=progress,
@@ -94,7 +94,8 @@ def compare(
         output.print(f"result, charts and synthetic tables: {out}")
 
 
-def _numbers(texts: list[str]) -> list[float]:
+def numbers(texts: list[str]) -> list[float]:
+    """The numbers of `--epsilon`. Raises `ContractError` for other words."""
     try:
         return [float(text) for text in texts]
     except ValueError:

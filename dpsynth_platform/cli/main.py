@@ -23,6 +23,7 @@ import typer
 
 from dpsynth_platform.cli.audit import audit_app
 from dpsynth_platform.cli.backup import backup_app
+from dpsynth_platform.cli.bench import bench_app
 from dpsynth_platform.cli.bound import bound_app
 from dpsynth_platform.cli.compare import compare
 from dpsynth_platform.cli.console import console_app
@@ -61,6 +62,7 @@ app.add_typer(quality_app, name="quality")
 app.add_typer(synth_app, name="synth")
 app.command()(query)
 app.command()(compare)
+app.add_typer(bench_app, name="bench")
 app.add_typer(console_app, name="console")
 app.add_typer(backup_app)
 app.add_typer(hold_app, name="hold")

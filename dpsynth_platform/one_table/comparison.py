@@ -237,7 +237,7 @@ def compare(
             f"methods: {', '.join(unknown) or 'none'}; accepted: {', '.join(_ACCEPTED)}; and one epsilon at least"
         )
     public = validated(PublicRows, declared_public(table, why), "the public table")
-    for fault in _faults(Settings.from_environment(), public):
+    for fault in faults(Settings.from_environment(), public):
         raise ContractError(f"the public table: {fault}")
     with private_files(), scratch_directory("dpsynth-compare-") as work:
         kept, held_out, schema = _parts(Path(table), options, drop)
@@ -275,7 +275,7 @@ def compare(
         for number, (method, epsilon) in enumerate(asked):
             progress("methods", number, len(asked))
             own = {"method": method, "epsilon": epsilon, "target": target if method in _FOR_TARGET else None}
-            found, synthetic = _tried(learned, work / f"{number}", replace(options, **own))  # type: ignore[arg-type]
+            found, synthetic = tried(learned, work / f"{number}", replace(options, **own))  # type: ignore[arg-type]
             if synthetic is not None:
                 drawn = pq.read_table(synthetic)
                 if place is not None:
@@ -297,7 +297,7 @@ def compare(
     return result
 
 
-def _faults(settings: Settings, public: PublicRows) -> Iterator[str]:
+def faults(settings: Settings, public: PublicRows) -> Iterator[str]:
     """Why a deployment guards a table: a line each. Raises `LedgerError` if its ledger is out of reach."""
     yield from public_faults(settings, public)
     if settings.has_ledger:
@@ -344,7 +344,7 @@ def _check_dropped(table: Path, drop: Sequence[str]) -> None:
         raise SourceError(f"drop: no column {', '.join(map(repr, unknown))} in {table}; accepted: {', '.join(names)}")
 
 
-def _tried(learned: Path, place: Path, options: Options) -> tuple[Try, Path | None]:
+def tried(learned: Path, place: Path, options: Options) -> tuple[Try, Path | None]:
     """One run in its own process, and its table; None if it has made none."""
     place.mkdir()
     job = place / "job.json"

@@ -6,7 +6,7 @@ utility (`dpsynth_platform.quality`), attacks and their measures (`dpsynth_platf
 
 The attack is the log ratio of two n-gram models (Meeus et al. 2025), of the drawn texts and of other real ones, asked
 about the most unusual texts (TF-IDF) among members and others together, one of each unit. SynBench's is another
-(`audit.texts.ngrams` says how they differ). Members are units that were read, others are of the units held out, and the
+(`audit.texts.synbench`). Members are units that were read, others are of the units held out, and the
 other texts are of further ones. All of them are public here; of a table of real people such figures would be
 restricted.
 """

@@ -117,7 +117,7 @@ def test_a_copy_of_a_source_that_never_ran_is_not_compared(
     public: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Another table beside it is."""
-    monkeypatch.setattr(comparison, "_tried", lambda *given: pytest.fail("it was learned"))
+    monkeypatch.setattr(comparison, "tried", lambda *given: pytest.fail("it was learned"))
     place = public.parent
     monkeypatch.setenv("DPSYNTH_DEPLOY", str(place / "deploy"))
     (place / "deploy/contracts").mkdir(parents=True)
@@ -138,7 +138,7 @@ def test_a_copy_of_a_source_that_never_ran_is_not_compared(
 
 def test_a_table_that_lineage_knows_as_guarded_is_not_compared(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its contract is gone, and its rows are others than those that a run has read."""
-    monkeypatch.setattr(comparison, "_tried", lambda *given: pytest.fail("it was learned"))
+    monkeypatch.setattr(comparison, "tried", lambda *given: pytest.fail("it was learned"))
     settings = Settings.from_environment()
     settings.home.joinpath("ledger").mkdir(parents=True)
     restricted = {"tags": {"tags": [{"key": "zone", "value": "restricted"}]}}
@@ -155,7 +155,7 @@ def test_a_table_that_lineage_knows_as_guarded_is_not_compared(public: Path, mon
 
 @pytest.mark.parametrize("way", ["file", "directory", "link", "above"])
 def test_the_platforms_own_rows_are_not_compared(public: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(comparison, "_tried", lambda *given: pytest.fail("it was learned"))
+    monkeypatch.setattr(comparison, "tried", lambda *given: pytest.fail("it was learned"))
     home = public.parent / "home"
     inside = home / "restricted" / "people" / "bounded"
     inside.mkdir(parents=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.quality.text.mauve import area, frontier, kullback_leibler
+from dpsynth_platform.quality.text.mauve import Features, area, cluster_counts, frontier, kullback_leibler
 from dpsynth_platform.quality.text.words import Codes, runs_of
 
 _CELLS_A_DOUBLING = 2
@@ -44,6 +44,11 @@ def entity_divergence(first: Codes, second: Codes) -> float:
 def entity_rate_divergence(first: Codes, second: Codes) -> float:
     """Jensen-Shannon divergence of entities per text, in the cells of `length_divergence`."""
     return length_divergence(first.sum(axis=1), second.sum(axis=1))
+
+
+def topic_divergence(first: Features, second: Features, topics: int, state: int) -> float:
+    """Jensen-Shannon divergence of topics: clusters of the sentence features of both (`mauve.cluster_counts`)."""
+    return jensen_shannon(*cluster_counts(first, second, topics, state))
 
 
 def run_divergences(first: Sequence[Codes], second: Sequence[Codes], length: int) -> tuple[float, float]:

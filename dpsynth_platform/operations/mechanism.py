@@ -17,7 +17,14 @@ from pathlib import Path
 
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, IMAGE_METHODS, LINKED, NETWORK_METHODS, TUNED
+from dpsynth_platform.contracts.methods import (
+    BASE_MODEL_METHODS,
+    EVOLVED_METHODS,
+    IMAGE_METHODS,
+    LINKED,
+    NETWORK_METHODS,
+    TUNED,
+)
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.storage import (
@@ -204,7 +211,7 @@ def _fit(
         # Others find their model by the plan.
         language = plan.method in (*BASE_MODEL_METHODS, TUNED)
         writes = _base_model_file(base, job) if base is not None and language else {}
-        if base is not None or plan.method in (*IMAGE_METHODS, *NETWORK_METHODS, TUNED, LINKED):
+        if base is not None or plan.method in (*IMAGE_METHODS, *NETWORK_METHODS, *EVOLVED_METHODS, TUNED, LINKED):
             writes |= _checkpoint_key(step, entry, job)
         if endpoint is not None:
             endpoint.write(job / "endpoint.json")

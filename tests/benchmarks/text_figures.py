@@ -203,7 +203,7 @@ def words_of(method: str) -> str:
     """A method in a table."""
     if method.endswith(UNCHOSEN):
         return f"*{method.split('+')[0]}, by chance*"
-    return method.replace(VOTES, ", votes")
+    return method.replace("+", ", ")
 
 
 def figures(key: Key, lines: Sequence[Line], keys: Iterable[str]) -> list[str]:

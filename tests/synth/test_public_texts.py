@@ -189,12 +189,12 @@ def test_shared_votes_leave_the_event_as_it_is_and_the_default_has_no_key(tmp_pa
     many = {"privacy": {"expected_units": 5_000}, "population": "auto", "endpoint": server.url}
     sizes = [EvolutionParameters.of(planned(None, nearest=nearest, **many)).population for nearest in (1, 4)]
     assert sizes[1] == pytest.approx(2 * sizes[0], abs=2)  # sqrt(4) times the votes a candidate gets
-    contract = contract_of(None, endpoint=server.url, population=20, privacy={"expected_units": 60})
+    contract = contract_of(None, endpoint=server.url, population=40, privacy={"expected_units": 100})
     lost = GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
-    assert "each text of a round gets about 1.5 votes" in lost_votes_of(contract, lost)
-    contract = contract_of(None, endpoint=server.url, population=20, privacy={"expected_units": 60}, nearest=4)
+    assert "each text of a round gets about 1.25 votes" in lost_votes_of(contract, lost)
+    contract = contract_of(None, endpoint=server.url, population=40, privacy={"expected_units": 100}, nearest=4)
     found = lost_votes_of(contract, GENERATOR.plan(contract, SOURCE, Guarantee.target(contract)))
-    assert found is None or "each text of a round gets about 3 votes" in found
+    assert found is None or "each text of a round gets about 2.5 votes" in found
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,11 @@ class Generate(Part):
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
             "lets private records vote among texts that a model writes from public words, or that a public table has. "
-            "With `text`, `auto` chooses among these four. Methods that also make pictures: `image_moments` draws them "
-            "from noisy moments of each class, `image_pe` lets private pictures vote among public or simulated ones, `image_mixed` does both, "
-            "`image_diffusion` trains a diffusion model, `image_finetune` a part of a public one, `image_embedding` "
-            "a network on noisy mean features of each class, `image_gan` two networks against each other (both for "
+            "With `text`, `auto` chooses among these four. Methods that also make pictures: `image_moments` draws "
+            "them from noisy moments of each class, `image_pe` lets private pictures vote among public or simulated "
+            "ones, `image_mixed` does both, `image_diffusion` trains a diffusion model, `image_finetune` a part of a "
+            "public one, `image_embedding` a network on noisy mean features of each class, `image_gan` two networks "
+            "against each other (both for "
             "comparison: `image_moments` is better). With `image`, `auto` chooses among the methods for pictures."
         ),
     )

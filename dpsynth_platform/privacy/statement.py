@@ -148,18 +148,23 @@ def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:
     return words
 
 
+_OF_CANDIDATES = ("result", "votes")
+
+
 def _of_candidates(words: MechanismWords, contract: DataContract, event: DpEvent) -> MechanismWords:
     """The words of an evolution of texts, with public texts among the candidates and shared votes where declared."""
     evolution = None if contract.generate.text is None else contract.generate.text.evolution
     if evolution is None:
         return words
-    if contract.generate.public is not None:
-        kind, single = "no_model" if contract.generate.asks_no_model else "first", _has_single_histogram(event)
-        before = _text("votes_and_last_histogram", votes="") if single and contract.generate.asks_no_model else ""
-        said = {
-            part: _text("public_candidates", kind, part, before=getattr(words, part)) for part in ("result", "votes")
+    if contract.generate.asks_no_model:
+        words = replace(words, **_TEXTS["public_candidates"]["no_model"])
+        if _has_single_histogram(event):
+            words = replace(words, votes=_text("votes_and_last_histogram", votes=words.votes))
+    elif contract.generate.public is not None:
+        first = {
+            part: _text("public_candidates", "first", part, before=getattr(words, part)) for part in _OF_CANDIDATES
         }
-        words = replace(words, result=said["result"], votes=said["votes"] + before)
+        words = replace(words, **first)
     if evolution.nearest > 1:
         words = replace(words, votes=words.votes + _text("shared_votes", nearest=evolution.nearest))
     return words

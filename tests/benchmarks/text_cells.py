@@ -41,7 +41,7 @@ HELD_OUT = 4
 """One unit of so many."""
 QUOTED = re.compile(r"^\s*[>|:}]|^In (article|<)|(writes|wrote|says):?\s*$")
 GROUPS = ("comp", "rec", "sci", "talk")
-SHORT, LONG, MOST_OTHERS = 30, 400, 2500
+SHORT, LONG, MOST_OTHERS = 30, 200, 600
 """Characters of a public sentence, and the most of one origin."""
 DOCUMENTED, MOST_FILES = ("sklearn", "scipy", "networkx", "dagster", "transformers"), 400
 

@@ -189,12 +189,15 @@ def test_shared_votes_leave_the_event_as_it_is_and_the_default_has_no_key(tmp_pa
     many = {"privacy": {"expected_units": 5_000}, "population": "auto", "endpoint": server.url}
     sizes = [EvolutionParameters.of(planned(None, nearest=nearest, **many)).population for nearest in (1, 4)]
     assert sizes[1] == pytest.approx(2 * sizes[0], abs=2)  # sqrt(4) times the votes a candidate gets
-    contract = contract_of(None, endpoint=server.url, population=40, privacy={"expected_units": 100})
-    lost = GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
-    assert "each text of a round gets about 1.25 votes" in lost_votes_of(contract, lost)
-    contract = contract_of(None, endpoint=server.url, population=40, privacy={"expected_units": 100}, nearest=4)
-    found = lost_votes_of(contract, GENERATOR.plan(contract, SOURCE, Guarantee.target(contract)))
-    assert found is None or "each text of a round gets about 2.5 votes" in found
+
+
+def test_shared_votes_are_worth_more_beside_their_noise(server):
+    """Epsilon 1, 100 units, 80 candidates: 1.25 votes each, and twice as many where four candidates share a vote."""
+    few = {"expected_units": 100, "guarantee": {"epsilon": 1.0, "delta": "auto"}}
+    for nearest, votes in ((1, "1.25"), (4, "2.5")):
+        contract = contract_of(None, endpoint=server.url, population=40, privacy=few, nearest=nearest)
+        plan = GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
+        assert f"each text of a round gets about {votes} votes" in lost_votes_of(contract, plan)
 
 
 @pytest.mark.parametrize(
@@ -269,15 +272,14 @@ def test_public_texts_alone_are_released_word_for_word(tmp_path, bounded):
 
 
 def test_without_noise_votes_find_the_texts_that_are_near(tmp_path, bounded, monkeypatch):
-    """All private letters are like the first text of their kind, of two in the table."""
+    """All private letters are like the first text of their kind, of two in the table, which all are candidates."""
     monkeypatch.setattr("dpsynth_platform.synth.evolution.votes.sample_rounded_gaussian", lambda votes, sigma: votes)
-    plan, model = planned(written(tmp_path / "pool.parquet"), variations=4, **NO_MODEL), tmp_path / "model"
-    drawn = GENERATOR.draw(fitted_alone(plan, bounded, model), 20).table()
-    firsts = [
-        text.startswith(TEXTS[kind][0])
-        for kind, text in zip(drawn["kind"].to_pylist(), drawn["body"].to_pylist(), strict=True)
-    ]
-    assert all(firsts)
+    few = [row for row in POOL if row["body"].endswith((" 1", " 2"))]
+    plan, model = planned(written(tmp_path / "pool.parquet", few), variations=4, **NO_MODEL), tmp_path / "model"
+    fitted_alone(plan, bounded, model)
+    survivors = json.loads((model / evolution.SURVIVORS).read_text())
+    voted = [one for one in survivors if one["votes"]]
+    assert voted and all(one["text"].startswith(TEXTS[one["given"][0]][0]) for one in voted)
 
 
 def test_a_table_with_fewer_texts_than_candidates_is_enough(tmp_path, bounded):
@@ -332,8 +334,9 @@ def test_a_model_varies_the_first_candidates_and_fills_up_what_a_label_lacks(tmp
     assert asked() == (0, False)
     assert any("public" in json.dumps(document) for *_, document in server.asked), "variations of public texts"
     assert SECRET not in json.dumps([document for *_, document in server.asked])
-    survivors = json.loads((full / evolution.SURVIVORS).read_text())
-    assert any("public" in one["text"] for one in survivors)
+    lines = [json.loads(line) for line in (full / FILE_NAME).read_text().splitlines()]
+    first = next(line["samples"] for line in lines if line["kind"] == "candidates")
+    assert set(first) <= {row["body"] for row in POOL} and len(first) >= 12
     few = [row for row in POOL if row["kind"] == "note"] + POOL[:1]
     fitted(planned(written(tmp_path / "few.parquet", few), endpoint=server.url), bounded, tmp_path / "few")
     assert asked()[1] and asked()[0] > 0

@@ -245,19 +245,15 @@ def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
     each = "one" if resampled is None else f"{resampled.pool:g}"
     each_round = "In the one round" if rounds.rounds == 1 else f"In each of {rounds.rounds} rounds"
     ahead = f", by the mean of {rounds.lookahead} variations" if rounds.lookahead else ""
-    if public is None:
-        source = (
-            f"{parameters.base_model}{where} writes {written} from public words and from texts of its own that were "
-        )
-        source += "chosen, and is not trained"
-    else:
-        known = f"the public table {PurePath(public.uri).name} (SHA-256 of its rows: {public.digest})"
-        source = f"{written} is first taken from {known}, word for word, and then from texts of it that are nearest to "
-        source += "those that were chosen"
-        if parameters.asks_model:
-            nearest = ", or is the nearest text of that table" if parameters.retrieves else ""
-            source = f"{written} is first taken from {known}, word for word. {parameters.base_model}{where} writes "
-            source += f"variations of those that were chosen{nearest}, and is not trained"
+    model = f"{parameters.base_model}{where}"
+    source = (
+        f"{model} writes {written} from public words and from texts of its own that were chosen, and is not trained"
+    )
+    if public is not None:
+        ways = [f"{model}, which is not trained, rewrites those that were chosen"] if parameters.asks_model else []
+        ways += ["the nearest texts of the table follow those that were chosen"] if parameters.retrieves else []
+        table = f"the public table {PurePath(public.uri).name} (SHA-256 of its rows: {public.digest})"
+        source = f"{written} is first taken from {table}, word for word; then {', or '.join(ways)}"
     nearest = "the one" if shared is None else f"the {shared}"
     is_nearest = "is nearest to its own" if shared is None else "are nearest to its own, which share its vote"
     prompts = f"That takes some {parameters.prompts:,} prompts, and each time that rows are drawn {each} for each row, "

@@ -19,6 +19,7 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import privacy_statement, words_of
+from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.evolution.journal import FILE_NAME
 from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
 from dpsynth_platform.synth.text import evolution
@@ -124,6 +125,14 @@ def test_the_nearest_are_neither_samples_nor_taken_nor_twice_as_long_as_there_ar
     assert [text.words for text in made.nearest([sample] * 2, [given] * 2, taken)] == ["aabb", "cccc"]
     assert len(made.nearest([sample] * 7, [given] * 7)) == 7
     assert made.nearest([PublicText("bbbb")], [given])[0].words == "abbb"  # a model's own text
+
+
+def test_a_text_without_a_label_is_released_under_one_label_alone():
+    made = candidates({(): ["aaab", "aabb", "abbb", "cccc"]}, ())
+    samples, givens = [PublicText("aaab")] * 2, [("mail",), ("note",)]
+    assert [text.words for text in made.nearest(samples, givens)] == ["aabb", "aabb"], "votes decide of which it is"
+    taken = {(("mail",), "aaab"), (("mail",), "abbb")}
+    assert [text.words for text in made.nearest(samples, givens, taken)] == ["aabb", "cccc"]
 
 
 def test_a_label_without_texts_and_a_table_without_labels_have_all_of_them():
@@ -280,6 +289,19 @@ def test_without_noise_votes_find_the_texts_that_are_near(tmp_path, bounded, mon
     survivors = json.loads((model / evolution.SURVIVORS).read_text())
     voted = [one for one in survivors if one["votes"]]
     assert voted and all(one["text"].startswith(TEXTS[one["given"][0]][0]) for one in voted)
+
+
+def test_a_survivor_of_several_labels_is_drawn_for_the_one_with_most_votes(tmp_path, bounded):
+    place = written(tmp_path / "pool.parquet", [{"body": row["body"]} for row in POOL])
+    model = fitted_alone(planned(place, **NO_MODEL), bounded, tmp_path / "model")
+    survivors = [
+        {"text": POOL[at]["body"], "given": [kind], "votes": votes * RECORD_PARTS}
+        for at, kind, votes in ((0, "mail", 90), (0, "note", 20), (1, "note", 50), (2, "mail", 50))
+    ]
+    (model / evolution.SURVIVORS).write_text(json.dumps(survivors))
+    drawn = GENERATOR.draw(model, 40).table()
+    assert [row["kind"] for row in drawn.to_pylist() if row["body"] == POOL[0]["body"]] == ["mail"]
+    assert len(set(drawn["body"].to_pylist())) == drawn.num_rows == 40
 
 
 def test_a_table_with_fewer_texts_than_candidates_is_enough(tmp_path, bounded):

@@ -356,8 +356,13 @@ class _Texts:
         texts: dict[Given, list[str]] = {given: [] for given in counts}
         taken: set[tuple[Given, str]] = set()
         threshold = self.parameters.threshold * self.parameters.sigma * RECORD_PARTS
+        best: dict[str, int] = {}  # of public texts, which may survive for several labels: the most votes
+        if self.parameters.public is not None:
+            for text, votes in (each for survivors in self.surviving.values() for each in survivors):
+                best[text.words] = max(votes, best.get(text.words, votes))
         for given, number in counts.items():
-            own = self.surviving.get(given, [])
+            whole = self.surviving.get(given, [])
+            own = [each for each in whole if each[1] == best.get(each[0].words, each[1])] or whole
             weighed = weights([votes for _, votes in own], threshold)
             for at, times in (apportioned(number, dict(enumerate(weighed))) if own else {}).items():
                 if times:

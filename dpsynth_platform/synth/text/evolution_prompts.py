@@ -105,7 +105,7 @@ class TextFoundation:
         chance: randomness of prompts, independent of the data.
         dropped: how many answers were not kept, by reason.
         public: candidates of a public table, which come before those of the model; None without such a table.
-        taken: texts with their groups' values that are not retrieved from the public table again.
+        taken: texts with their groups' values that are not retrieved from the public table again; None in rounds.
     """
 
     writer: Writer | None
@@ -117,7 +117,7 @@ class TextFoundation:
     chance: random.Random = field(default_factory=random.SystemRandom)
     dropped: Counter[str] = field(default_factory=Counter)
     public: PublicCandidates | None = None
-    taken: Collection[tuple[Given, str]] = ()
+    taken: Collection[tuple[Given, str]] | None = None
 
     def __post_init__(self) -> None:
         self._written = TextLayout(fields=self.layout.fields[:1])

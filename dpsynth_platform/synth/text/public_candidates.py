@@ -50,23 +50,28 @@ class PublicCandidates:
         return [None if text is None else PublicText(text) for text in found]
 
     def nearest(
-        self, samples: Sequence[PublicText], givens: Sequence[Given], taken: Collection[tuple[Given, str]] = ()
+        self, samples: Sequence[PublicText], givens: Sequence[Given], taken: Collection[tuple[Given, str]] | None = None
     ) -> list[PublicText]:
-        """For each sample the nearest text that is neither a sample, nor taken, nor found for an earlier sample.
+        """For each sample the nearest text that is neither a sample nor found for an earlier sample, of its label.
 
         Where a label has no such text any more, all of its texts are found again.
+
+        Args:
+            taken: further texts that are not found. With these, no text is found for two labels: it is for a release.
         """
-        wanted = self.encode([sample.words for sample in samples])
-        out = {*taken, *((given, sample.words) for given, sample in zip(givens, samples, strict=True))}
-        texts = {given: self.of(given) for given in set(givens)}
-        free = {given: np.array([(given, text) not in out for text in own]) for given, own in texts.items()}
+        labels = [given if taken is None else self._key(given) for given in givens]
+        out = {(label, sample.words) for label, sample in zip(labels, samples, strict=True)}
+        out |= {(self._key(given), text) for given, text in taken or ()}
+        texts = {label: self.of(given) for label, given in zip(labels, givens, strict=True)}
+        free = {label: np.array([(label, text) not in out for text in own]) for label, own in texts.items()}
         found = []
-        for given, features in zip(givens, wanted, strict=True):
-            if not free[given].any():
-                free[given][:] = True
-            place = int(np.where(free[given], self._features_of(given) @ features, -np.inf).argmax())
-            free[given][place] = False
-            found.append(PublicText(texts[given][place]))
+        wanted = self.encode([sample.words for sample in samples])
+        for label, given, features in zip(labels, givens, wanted, strict=True):
+            if not free[label].any():
+                free[label][:] = True
+            place = int(np.where(free[label], self._features_of(given) @ features, -np.inf).argmax())
+            free[label][place] = False
+            found.append(PublicText(texts[label][place]))
         return found
 
     def _key(self, given: Given) -> Given | None:

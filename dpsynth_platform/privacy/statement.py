@@ -148,9 +148,6 @@ def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:
     return words
 
 
-_OF_CANDIDATES = ("result", "votes")
-
-
 def _of_candidates(words: MechanismWords, contract: DataContract, event: DpEvent) -> MechanismWords:
     """The words of an evolution of texts, with public texts among the candidates and shared votes where declared."""
     evolution = None if contract.generate.text is None else contract.generate.text.evolution
@@ -161,10 +158,8 @@ def _of_candidates(words: MechanismWords, contract: DataContract, event: DpEvent
         if _has_single_histogram(event):
             words = replace(words, votes=_text("votes_and_last_histogram", votes=words.votes))
     elif contract.generate.public is not None:
-        first = {
-            part: _text("public_candidates", "first", part, before=getattr(words, part)) for part in _OF_CANDIDATES
-        }
-        words = replace(words, **first)
+        first = _TEXTS["public_candidates"]["first"]
+        words = replace(words, result=words.result + first["result"], votes=words.votes + first["votes"])
     if evolution.nearest > 1:
         words = replace(words, votes=words.votes + _text("shared_votes", nearest=evolution.nearest))
     return words

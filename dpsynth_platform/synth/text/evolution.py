@@ -64,7 +64,6 @@ from dpsynth_platform.synth.text.generator import (
     then_votes,
     with_texts,
 )
-from dpsynth_platform.synth.text.public_candidates import PublicCandidates
 from dpsynth_platform.synth.text.public_text import PublicText
 from dpsynth_platform.synth.text.public_texts import read_candidates
 from dpsynth_platform.synth.text.sampling import TEXTS, apportioned
@@ -134,7 +133,7 @@ class AugPe(TextGenerator[EvolutionParameters]):
             base = None if checkpoints.base_model is None else read_base_model(checkpoints.base_model)
             writer, special = _writer(parameters, base, checkpoints.endpoint, run.device)
             encoder = SentenceEncoder("cpu")
-            public = _public(parameters, encoder)
+            public = read_candidates(parameters.public, parameters.layout, encoder.encode)
             if parameters.columns is not None and not measurements.is_complete(place):
                 journal.begin_counting()
                 counted.measure(parameters.columns, run.bounded, place, run.progress, run.engine)
@@ -216,7 +215,8 @@ class AugPe(TextGenerator[EvolutionParameters]):
             access = _access(parameters, request.transport or Transport())
             writer, special = _writer(parameters, base, access, request.device)
             encoder = SentenceEncoder("cpu")
-            public = _public(parameters, encoder) if parameters.retrieves else None
+            table = parameters.public if parameters.retrieves else None
+            public = read_candidates(table, parameters.layout, encoder.encode)
             return TextFoundation(
                 writer, encoder.encode, parameters.wording, parameters.layout, labels, special, public=public
             )
@@ -264,13 +264,6 @@ def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
         f"of {parameters.sigma:.3g} votes is added for every text. About {parameters.survivors} texts live on, and "
         f"are varied{chosen}. {prompts if parameters.asks_model else 'No model is asked'}"
     )
-
-
-def _public(parameters: EvolutionParameters, encoder: SentenceEncoder) -> PublicCandidates | None:
-    """The texts of the plan's public table, if it has one. Raises as `public_texts.read_candidates`."""
-    if parameters.public is None:
-        return None
-    return read_candidates(parameters.public, parameters.layout, encoder.encode)
 
 
 def _weighed(plan: SealedPlan) -> str:

@@ -29,9 +29,11 @@ MOST_TEXTS = 20_000
 
 
 def read_candidates(
-    sealed: SealedRows, layout: TextLayout, encode: Callable[[Sequence[str]], Features]
-) -> PublicCandidates:
-    """A plan's public texts. Raises `ConfigurationError` if the table is missing, or has other rows than the plan's."""
+    sealed: SealedRows | None, layout: TextLayout, encode: Callable[[Sequence[str]], Features]
+) -> PublicCandidates | None:
+    """A plan's public texts, if it has a table. Raises `ConfigurationError` as `SealedRows.read`."""
+    if sealed is None:
+        return None
     places, by_label, _ = _divided(sealed.read(), layout)
     return PublicCandidates(by_label, places, encode)
 

@@ -351,8 +351,8 @@ class _Texts:
         threshold = self.parameters.threshold * self.parameters.sigma * RECORD_PARTS
         best: dict[str, int] = {}  # of public texts, which may survive for several labels: the most votes
         if self.parameters.public is not None:
-            for text, votes in (each for survivors in self.surviving.values() for each in survivors):
-                best[text.words] = max(votes, best.get(text.words, votes))
+            for public, votes in (each for survivors in self.surviving.values() for each in survivors):
+                best[public.words] = max(votes, best.get(public.words, votes))
         for given, number in counts.items():
             whole = self.surviving.get(given, [])
             own = [each for each in whole if each[1] == best.get(each[0].words, each[1])] or whole

@@ -395,6 +395,8 @@ class Parts:
             yield f"audit.canary_texts: no text is written; accepted: with one of {', '.join(TEXT_METHODS)}"
         if kinds and set(kinds) != {"made-up"} and self.generate and self.generate.endpoint is not None:
             yield f"audit.canary_texts: {', '.join(kinds)} with an endpoint, whose model is remote; accepted: made-up"
+        elif kinds and set(kinds) != {"made-up"} and self.generate and self.generate.asks_no_model:
+            yield f"audit.canary_texts: {', '.join(kinds)} with texts that no model writes; accepted: made-up"
         if kinds and len(set(kinds)) < len(kinds):
             yield f"audit.canary_texts: {', '.join(kinds)} contains duplicates; accepted: distinct kinds"
         rows = (self.audit.canary_rows if self.audit else None) or []

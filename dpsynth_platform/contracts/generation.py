@@ -26,7 +26,7 @@ from dpsynth_platform.contracts.methods import (
 )
 from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, RowLanguage, TableNetwork
 from dpsynth_platform.contracts.public_rows import PublicRows
-from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint, TextGeneration, Training
+from dpsynth_platform.contracts.text_generation import RETRIEVE, DrawnPictures, Endpoint, TextGeneration, Training
 from dpsynth_platform.contracts.tuning import Candidate, Tune, with_public_rows, with_settings
 from dpsynth_platform.contracts.workload import Workload
 
@@ -61,11 +61,12 @@ class Generate(Part):
             "`auto` chooses by public facts and gives its reason. Methods that also write a text column: "
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
-            "lets private records vote among texts that a model writes from public words. With `text`, `auto` chooses "
-            "among these four. Methods that also make pictures: `image_moments` draws them from noisy moments of each "
-            "class, `image_pe` lets private pictures vote among public or simulated ones, `image_mixed` does both, "
-            "`image_diffusion` trains a diffusion model, `image_finetune` a part of a public one, `image_embedding` "
-            "a network on noisy mean features of each class, `image_gan` two networks against each other (both for "
+            "lets private records vote among texts that a model writes from public words, or that a public table has. "
+            "With `text`, `auto` chooses among these four. Methods that also make pictures: `image_moments` draws "
+            "them from noisy moments of each class, `image_pe` lets private pictures vote among public or simulated "
+            "ones, `image_mixed` does both, `image_diffusion` trains a diffusion model, `image_finetune` a part of a "
+            "public one, `image_embedding` a network on noisy mean features of each class, `image_gan` two networks "
+            "against each other (both for "
             "comparison: `image_moments` is better). With `image`, `auto` chooses among the methods for pictures."
         ),
     )
@@ -95,7 +96,8 @@ class Generate(Part):
         exclude_if=lambda public: public is None,
         description=(
             "A public table with columns of the same names, as a help for `aim`, `jam`, `mwem`, `rap`, `gem`; of "
-            "`dp_2stage` one with any columns, whose rows the first stage learns."
+            "`dp_2stage` one with any columns, whose rows the first stage learns; of `aug_pe` one with the column of "
+            "texts, which are the first candidates and may be released as they are."
         ),
     )
     text: TextGeneration | None = Field(default=None, description="For methods that write texts.")
@@ -155,7 +157,7 @@ class Generate(Part):
         defaults: dict[str, Any] = {"base_model": DEFAULT_BASE_MODEL, "text": {}}
         if method in TRAINED_METHODS:
             defaults["training"] = {}
-        elif _has_endpoint(document):
+        elif _part_of_evolution(document, "endpoint") is not None or _only_retrieves(document):
             del defaults["base_model"]
         filled = document | {key: value for key, value in defaults.items() if document.get(key) is None}
         text = filled["text"]
@@ -274,7 +276,15 @@ class Generate(Part):
             )
         if self.time_limit is not None:
             yield f"time_limit: {self.method!r} plans by steps, tokens or rounds; accepted: none"
-        if self.endpoint is not None and self.base_model is None:
+        evolution = self.text.evolution
+        if evolution is not None and RETRIEVE in evolution.ways and self.public is None:
+            yield f"public: missing, and text.evolution.ways has {RETRIEVE!r}; accepted: a public table of texts"
+        if self.asks_no_model and (self.base_model or self.endpoint):
+            yield (
+                f"base_model or text.evolution.endpoint: with text.evolution.ways: [{RETRIEVE}], which asks no model; "
+                "accepted: neither, or another way"
+            )
+        elif self.endpoint is not None and self.base_model is None:
             yield "base_model: with text.evolution.endpoint; accepted: the name by which the endpoint knows its model"
 
     @property
@@ -282,6 +292,12 @@ class Generate(Part):
         """The endpoint whose model writes texts or makes pictures, if one is declared."""
         part = self.text or self.image
         return None if part is None or part.evolution is None else part.evolution.endpoint
+
+    @property
+    def asks_no_model(self) -> bool:
+        """Whether texts are chosen from a public table alone."""
+        evolution = None if self.text is None else self.text.evolution
+        return evolution is not None and evolution.ways == [RETRIEVE]
 
     @property
     def drawn(self) -> DrawnPictures | None:
@@ -328,12 +344,17 @@ def _with_defaults(method: str, network: Any) -> Any:
     return NETWORK_DEFAULTS[method] | network if isinstance(network, dict) else network
 
 
-def _has_endpoint(document: Mapping[str, Any]) -> bool:
-    """Whether an unvalidated `generate` part names an endpoint, so that no default base model applies."""
+def _part_of_evolution(document: Mapping[str, Any], name: str) -> Any:
+    """A key of the evolution of texts in an unvalidated `generate` part; None without it."""
     part: Any = document
-    for key in ("text", "evolution", "endpoint"):
+    for key in ("text", "evolution", name):
         part = part.get(key) if isinstance(part, dict) else None
-    return part is not None
+    return part
+
+
+def _only_retrieves(document: Mapping[str, Any]) -> bool:
+    """Whether an unvalidated `generate` part asks no model for texts."""
+    return bool(_part_of_evolution(document, "ways") == [RETRIEVE])
 
 
 def with_generate(document: Any) -> Any:

@@ -62,7 +62,7 @@ TARGET_METHODS = ("aim", "jam")
 """Methods that heed `generate.workload.target`."""
 PUBLIC_METHODS = ("aim", "jam", "mwem", "rap", "gem")
 """Methods that counts of `generate.public` help."""
-PUBLIC_ROWS_METHODS = (*PUBLIC_METHODS, "dp_2stage")
+PUBLIC_ROWS_METHODS = (*PUBLIC_METHODS, "dp_2stage", "aug_pe")
 """Methods that may have `generate.public`."""
 TRAINED_METHODS = ("dp_finetune", "ctcl")
 """Methods that train a language model and keep it, so that it can score texts."""

@@ -27,6 +27,8 @@ MOST_BATCH = 1_000_000
 """Largest number of owners in one context of DP inference."""
 MOST_POPULATION = 100_000
 """Most texts that are kept after a vote of private evolution."""
+RETRIEVE = "retrieve"
+"""The way of varying a text that takes a near one from a public table."""
 
 
 class Adapter(Part):
@@ -269,8 +271,11 @@ class Evolution(Part):
     lookahead: int = Field(
         default=0, ge=0, le=50, description="Variations whose mean features represent a text in a vote; 0: its own."
     )
-    ways: list[Literal["rephrase", "fill-in"]] = Field(
-        default=["rephrase", "fill-in"], min_length=1, description="How texts are varied."
+    ways: list[Literal["rephrase", "fill-in", "retrieve"]] = Field(
+        default=["rephrase", "fill-in"],
+        min_length=1,
+        description="How texts are varied. `retrieve`: by the nearest unused text of `generate.public`; alone, it asks "
+        "no model.",
     )
     blanks: float = Field(default=0.5, gt=0, lt=1, description="Share of the words that `fill-in` replaces.")
     threshold: float = Field(
@@ -278,6 +283,13 @@ class Evolution(Part):
         ge=0,
         le=100,
         description="Votes up to this multiple of the noise count as none.",
+    )
+    nearest: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        exclude_if=lambda nearest: nearest == 1,
+        description="Texts that a record votes for: as many of the nearest ones, which share its vote.",
     )
     endpoint: Endpoint | None = Field(
         default=None,

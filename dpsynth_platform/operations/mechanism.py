@@ -15,7 +15,14 @@ from pathlib import Path
 
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, IMAGE_METHODS, LINKED, NETWORK_METHODS, TUNED
+from dpsynth_platform.contracts.methods import (
+    BASE_MODEL_METHODS,
+    EVOLVED_METHODS,
+    IMAGE_METHODS,
+    LINKED,
+    NETWORK_METHODS,
+    TUNED,
+)
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.storage import (
@@ -202,7 +209,7 @@ def _fit(
         # Others find their model by the plan.
         language = plan.method in (*BASE_MODEL_METHODS, TUNED)
         writes = base_model_file(base, job) if base is not None and language else {}
-        if base is not None or plan.method in (*IMAGE_METHODS, *NETWORK_METHODS, TUNED, LINKED):
+        if base is not None or plan.method in (*IMAGE_METHODS, *NETWORK_METHODS, *EVOLVED_METHODS, TUNED, LINKED):
             writes |= checkpoint_key_file(step.vault.create("checkpoints"), entry.entry_id, job)
         if endpoint is not None:
             endpoint.write(job / "endpoint.json")

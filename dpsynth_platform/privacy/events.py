@@ -146,7 +146,8 @@ class GaussianMeasuresEvent(_WeighedNoise):
 class GaussianVotesEvent(_GaussianNoise):
     """A histogram of votes, of which those of one owner have the L2 norm 1 at most, with continuous Gaussian noise.
 
-    Every record votes for one of some public candidates (or clusters of them); see `units.vote_sensitivity` for what is
+    Every record votes for one of some public candidates (or clusters of them), or shares its vote among several; see
+    `units.vote_sensitivity` for what is
     scaled, and for records of several owners, whose votes are not. The noise is rounded after it is added, which is
     post-processing (Xie et al. 2024; the guide, section 5.3.2, on units of several records).
     """

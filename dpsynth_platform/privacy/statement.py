@@ -20,6 +20,7 @@ from dp_accounting import dp_event
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.image_generation import PictureEndpoint, WarmUpPictures
+from dpsynth_platform.contracts.methods import EVOLVED_METHODS
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.contracts.text_generation import published_name
@@ -144,6 +145,23 @@ def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:
         words = _WORDS_TRAINED.get(method, words)
     if words.rounds_of_votes and _has_single_histogram(tree):
         return replace(words, votes=_text("votes_and_last_histogram", votes=words.votes))
+    return words
+
+
+def _of_candidates(words: MechanismWords, contract: DataContract, event: DpEvent) -> MechanismWords:
+    """The words of an evolution of texts, with public texts among the candidates and shared votes where declared."""
+    evolution = None if contract.generate.text is None else contract.generate.text.evolution
+    if evolution is None:
+        return words
+    if contract.generate.asks_no_model:
+        words = replace(words, **_TEXTS["public_candidates"]["no_model"])
+        if _has_single_histogram(event):
+            words = replace(words, votes=_text("votes_and_last_histogram", votes=words.votes))
+    elif contract.generate.public is not None:
+        first = _TEXTS["public_candidates"]["first"]
+        words = replace(words, result=words.result + first["result"], votes=words.votes + first["votes"])
+    if evolution.nearest > 1:
+        words = replace(words, votes=words.votes + _text("shared_votes", nearest=evolution.nearest))
     return words
 
 
@@ -337,6 +355,7 @@ def privacy_statement(
     if attempts < 1:
         raise AccountingError(f"{contract.dataset}: {attempts!r} attempts; accepted: from 1")
     tree = event_from_json(event) if isinstance(event, dict) else event
+    words = _of_candidates(words, contract, tree)
     target, tuning = Guarantee.target(contract), replace(tuning, within=contract.generate.tune is not None)
     if not matches_claim(tree, target):
         raise AccountingError(
@@ -569,14 +588,17 @@ def _within(reason: str | None) -> str:
     return (reason or "").strip().removesuffix(".")
 
 
-def of_public_rows(rows: PublicRows) -> str:
-    """What no mechanism protects of a public table."""
-    return _text("not_covered", "public_rows", table=PurePath(rows.uri).name, public=_within(rows.why))
+def of_public_rows(rows: PublicRows, *, candidates: bool = False) -> str:
+    """What no mechanism protects of a public table, whose texts may be `candidates` for a release."""
+    use = "public_texts" if candidates else "public_rows"
+    return _text("not_covered", use, table=PurePath(rows.uri).name, public=_within(rows.why))
 
 
 def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related: RelatedMechanisms) -> Iterator[str]:
     texts, column = _TEXTS["not_covered"], contract.text_column
-    published = _text("published_text", "none" if column is None else "one", column=column)
+    by_votes = column is not None and contract.generate.public is not None
+    kind = "none" if column is None else "of_public_table" if by_votes else "one"
+    published = _text("published_text", kind, column=column)
     yield from (text.format(published_text=published) for text in texts["always"])
     if contract.image_column is not None:
         said: dict[str, str | None] = {
@@ -596,7 +618,7 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
             named = PurePath(model.checkpoint).name
             yield _text("not_covered", "public_checkpoint", directory=named, public=_within(model.public))
     if (rows := contract.generate.public) is not None:
-        yield of_public_rows(rows)
+        yield of_public_rows(rows, candidates=contract.generate.method in EVOLVED_METHODS)
     if contract.tables:
         yield from not_covered_of_tables(contract.linked)
     endpoint = contract.generate.endpoint

@@ -119,8 +119,15 @@ def vote_sensitivity(adjacency: str, max_contributions: int) -> Sensitivity:
     whatever b is. Under `replace-one` by the difference of two such vectors v, v' >= 0: L2^2 = |v|^2 + |v'|^2 -
     2 <v, v'> <= 2. L1 is sqrt(b) at most, for each vector (Cauchy-Schwarz over at most b cells); b bounds it.
 
+    Where a record's vote is shared by k cells, it counts once in each before the owner's vector is scaled: nothing
+    above depends on how the vector came about, so L2 stays. (L1 is sqrt(b k) at most for each vector; Gaussian noise,
+    the only one of votes, does not depend on it.) A record alone gives each cell 1 / sqrt(k), not 1 / k: with the same
+    noise, that is the same mechanism as parts of 1 / k with noise smaller by sqrt(k).
+
     Where a record has several owners (`fixed-graph`), no owner's votes can be scaled by themselves: each record's vote
-    counts in full, and the change is that of counts of rows (`count_sensitivity`).
+    counts in full, and the change is that of counts of rows (`count_sensitivity`). With k cells a record it is at most
+    that: the vectors of b records have norm 1 each, so their sums v, v' >= 0 have norms of at most b, and L2^2 =
+    |v|^2 + |v'|^2 - 2 <v, v'> <= 2 b^2.
 
     Raises:
         AccountingError: see `check_adjacency`.

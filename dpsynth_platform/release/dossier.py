@@ -310,7 +310,9 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
             + (
                 "No column of text is published"
                 if contract.text_column is None
-                else f"Of the texts, {contract.text_column} is published as a language model writes it"
+                else f"Of the texts, {contract.text_column} is published as "
+                f"{'' if contract.generate.public is None else 'the public table has it, or as '}"
+                "a language model writes it"
             )
             + (
                 ""

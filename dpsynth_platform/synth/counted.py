@@ -58,7 +58,8 @@ def planned(inputs: PlanInputs, part: Guarantee, extra: Mapping[str, Column] | N
     from dpsynth_platform.synth.automatic import method_for
 
     contract, schema = inputs.contract, inputs.schema
-    bare: dict[str, Any] = {"method": "auto", "text": None, "image": None, "training": None, "base_model": None}
+    bare: dict[str, Any] = {"method": "auto", "text": None, "image": None, "training": None}
+    bare |= {"base_model": None, "public": None}
     generate = contract.generate.model_copy(update=bare)
     for name in extra or {}:
         schema = schema.append(pa.field(name, pa.string()))

@@ -33,6 +33,7 @@ from dpsynth_platform.contracts.loading import (
     load_contract,
     names_of,
 )
+from dpsynth_platform.contracts.methods import EVOLVED_METHODS
 from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.release import Release
@@ -379,6 +380,10 @@ def public_table(contract: DataContract) -> SealedRows | None:
 
     check_public_table(Settings.from_environment(), contract)
     declared = contract.generate.public
+    if declared is not None and contract.generate.method in EVOLVED_METHODS:
+        from dpsynth_platform.synth.text.public_texts import sealed_texts
+
+        return sealed_texts(declared, contract)
     return None if declared is None else SealedRows.of(declared, contract, planned_domain(contract))
 
 

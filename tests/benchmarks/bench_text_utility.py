@@ -16,6 +16,10 @@ With `+votes` after the method, texts are chosen among three times as many (`tex
 `dp_inference`, each of which is paid for, among half as many more), in one plan, so that all else has more noise than
 without; a second line, `unchosen`, is of the same model's texts (the same documents) by chance.
 
+`aug_pe+retrieved` chooses among a table of public texts of other kinds (`text_cells.others`), without a model;
+`aug_pe+public` has their variations by the model; with `+shared`, three texts share a vote. `results/text_public.jsonl`
+has what was measured of these.
+
 Where authors have several posts, `record` draws posts in training (DP-SGD-ELS) and `user` draws authors (DP-SGD-ULS),
 fewer of them, so that both compute as many gradients. A quarter of the units is held out, others for each seed. Texts
 are cut off to what an example holds, and not scrubbed.

@@ -9,9 +9,12 @@ newsgroups (comp, rec, sci, talk) without what they quote; a unit is an author w
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +32,8 @@ SCHEMA = pa.schema([("record", pa.string()), ("owner", pa.string()), ("label", p
 PLAIN = "dp_finetune"
 VOTES = "+votes"
 """Of a method whose texts are chosen among more, by private votes that the same plan pays for."""
+PUBLIC, RETRIEVED, SHARED = "+public", "+retrieved", "+shared"
+"""Of `aug_pe`: first candidates from a public table, also all variations and no model, and votes that three share."""
 UNCHOSEN = ", unchosen"
 """The same model's texts, or documents, by chance: what the votes cost is spent, and they are not asked."""
 NO_NOISE, UNTRAINED = "none", "untrained"
@@ -36,6 +41,9 @@ HELD_OUT = 4
 """One unit of so many."""
 QUOTED = re.compile(r"^\s*[>|:}]|^In (article|<)|(writes|wrote|says):?\s*$")
 GROUPS = ("comp", "rec", "sci", "talk")
+SHORT, LONG, MOST_OTHERS = 30, 200, 600
+"""Characters of a public sentence, and the most of one origin."""
+DOCUMENTED, MOST_FILES = ("sklearn", "scipy", "networkx", "dagster", "transformers"), 400
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ class Cell:
     @property
     def generator(self) -> str:
         """The product's name of the method."""
-        return self.method.removesuffix(VOTES)
+        return self.method.partition("+")[0]
 
     @property
     def trains(self) -> bool:
@@ -145,6 +153,45 @@ def posts(data: Path) -> list[Row]:
     groups = [(row, row["newsgroup"].split(".")[0]) for row in table if not row["is_crosspost_dup"]]
     kept = [(row["author_id"], group, unquoted(row["text"])) for row, group in groups if group in GROUPS]
     return [row for row in kept if row[2]]
+
+
+def others(source: str, data: Path) -> list[str]:
+    """Public texts of other kinds than a source's: sentences of the other tables here and of installed manuals.
+
+    Work e-mails (`enron_categories`), sentences made from templates (`pii_presidio`), Python's packages (their
+    docstrings' first sentences), and of financial news and posts those that are not the source.
+    """
+    mails = read_file(data / "enron_categories/enron_categories.parquet")["text"].to_pylist()
+    found = {
+        "mails": [sentence for mail in mails for sentence in split(unquoted(mail or ""))],
+        "templates": read_file(data / "pii_presidio/generated_large.parquet")["text"].to_pylist(),
+        "manuals": [sentence for words in docstrings() for sentence in split(words)],
+        "financial": [text for _, _, text in sentences(data)],
+        "newsgroups": [sentence for _, _, text in posts(data) for sentence in split(text)],
+    }
+    rng = np.random.default_rng(0)
+    texts: list[str] = []
+    for name, own in found.items():
+        if name != source:
+            kept = [" ".join(text.split()) for text in dict.fromkeys(own) if SHORT <= len(text) <= LONG]
+            texts += [kept[at] for at in rng.permutation(len(kept))[:MOST_OTHERS]]
+    return texts
+
+
+def split(text: str) -> list[str]:
+    """Sentences, roughly."""
+    return re.split(r"(?<=[a-z0-9][.!?])\s+(?=[A-Z])", " ".join(text.split()))
+
+
+def docstrings() -> Iterator[str]:
+    """First paragraphs of the docstrings of some installed packages (BSD, Apache)."""
+    for package in DOCUMENTED:
+        root = Path(str(importlib.util.find_spec(package).submodule_search_locations[0]))  # type: ignore[union-attr,index]
+        for file in sorted(root.rglob("*.py"))[:MOST_FILES]:
+            with suppress(SyntaxError, UnicodeDecodeError):
+                for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                    if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                        yield (ast.get_docstring(node) or "").partition("\n\n")[0]
 
 
 def unquoted(text: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ def attacked(read: pa.Table, held_out: pa.Table, drawn: pa.Table, *, epsilon: fl
     evidence, included = text_evidence(tables, "text", canaries=False, share=UNUSUAL)
     scores = TEXT_ONLY_ATTACKS["n-gram model"].run(evidence).scores
     asked = {"included": int(included.sum()), "held_out": int((~included).sum())}
-    return asked | measure_risk(scores, included, epsilon=epsilon, delta=delta).to_json()
+    return asked | asdict(measure_risk(scores, included, epsilon=epsilon, delta=delta))
 
 
 def copies_table(source: str, read: pa.Table, held_out: pa.Table, texts: int) -> str:
@@ -203,7 +203,7 @@ def words_of(method: str) -> str:
     """A method in a table."""
     if method.endswith(UNCHOSEN):
         return f"*{method.split('+')[0]}, by chance*"
-    return method.replace(VOTES, ", votes")
+    return method.replace("+", ", ")
 
 
 def figures(key: Key, lines: Sequence[Line], keys: Iterable[str]) -> list[str]:

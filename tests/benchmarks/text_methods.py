@@ -25,8 +25,22 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
-from text_cells import NO_NOISE, SCHEMA, UNTRAINED, VOTES, Cell, Effort, Source, of_owners
+from text_cells import (
+    NO_NOISE,
+    PUBLIC,
+    RETRIEVED,
+    SCHEMA,
+    SHARED,
+    UNTRAINED,
+    VOTES,
+    Cell,
+    Effort,
+    Source,
+    of_owners,
+    others,
+)
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
@@ -55,6 +69,8 @@ ROUNDS, VARIATIONS = 3, 3
 CLIPPING_NORM = 1.0
 OWNERS = range(12, 400, 4)
 """Of a context of DP inference: the fewest that epsilon pays for. A dozen mostly fit into one batch of the model."""
+RETRIEVAL, SHARERS = {"population": "auto"}, 3
+"""Of texts of a public table, which take no time, as many live on as the plan chooses; and candidates of a vote."""
 POOL, PAID_POOL, VOTE_NOISE = 3.0, 1.5, 10.0
 """Texts written for each one that is taken, and documents of DP inference, of which each is paid for and takes time."""
 TOLD = ("noise_multiplier", "vote_noise", "population", "contexts", "tokens_of_a_context", "next_tokens_asked_for")
@@ -108,7 +124,7 @@ def sealed(contract: DataContract) -> SealedPlan:
     inputs = PlanInputs(contract, SCHEMA, Guarantee.target(contract))
     parameters: PlanParameters
     if method == "aug_pe":
-        parameters = EvolutionParameters.calibrated(inputs, base)
+        parameters = EvolutionParameters.calibrated(inputs, None if contract.generate.asks_no_model else base)
     elif method == "dp_inference":
         parameters = InferenceParameters.calibrated(inputs, base, row_bytes=0)
     else:
@@ -138,7 +154,14 @@ def contract_of(
         pool = PAID_POOL if cell.generator == "dp_inference" else POOL
         text["resample"] = {"clusters": effort.population, "noise": VOTE_NOISE, "pool": pool}
     if cell.generator == "aug_pe":
-        evolution = {"population": effort.population, "rounds": ROUNDS, "variations": VARIATIONS}
+        evolution: dict[str, Any] = {"population": effort.population, "rounds": ROUNDS, "variations": VARIATIONS}
+        if PUBLIC in cell.method or RETRIEVED in cell.method:
+            generate["public"] = {"uri": str(public_table(cell)), "why": "texts of other public tables"}
+        if RETRIEVED in cell.method:
+            evolution |= RETRIEVAL | {"ways": ["retrieve"]}
+            del generate["base_model"]
+        if SHARED in cell.method:
+            evolution["nearest"] = SHARERS
         text |= {"max_tokens": longest, "evolution": evolution}
     if cell.generator == "dp_inference":
         generate["rows"] = int(source.units // context / pool)
@@ -171,6 +194,16 @@ def contract_of(
         "release": {"uri": "/nowhere/public"},
     }
     return parse_contract(document, where="benchmark", variables={})
+
+
+def public_table(cell: Cell) -> Path:
+    """The table of public texts of other kinds, written once."""
+    place = Path(os.environ["DPSYNTH_HOME"]) / f"public-{cell.source}.parquet"
+    if not place.is_file():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        texts = others(cell.source, Path(os.environ["DPSYNTH_BENCH_DATA"]))
+        pq.write_table(pa.table({"text": texts}), place)
+    return place
 
 
 def training_of(cell: Cell, source: Source, effort: Effort) -> dict[str, Any]:

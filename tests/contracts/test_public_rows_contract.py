@@ -63,8 +63,8 @@ def test_the_format_follows_from_the_name(uri: str, expected: str) -> None:
         (
             table(),
             "mst",
-            "generate.public: is for method aim, jam, mwem, rap, gem, dp_2stage, and the method is 'mst'; accepted: "
-            "such a method, or leave it out",
+            "generate.public: is for method aim, jam, mwem, rap, gem, dp_2stage, aug_pe, and the method is 'mst'; "
+            "accepted: such a method, or leave it out",
         ),
         (table(), "auto", "generate.public: is for method aim"),
         (None, "jam", "generate.public: missing, and 'jam' takes counts from it; accepted: a public table"),

@@ -238,6 +238,21 @@ CONTRACTS: dict[str, tuple[tuple[str, ...], Any, str]] = {
         -1.0,
         "people.yaml: privacy.guarantee.epsilon: -1.0; accepted: above 0",
     ),
+    "public texts without a method that uses them": (
+        ("generate",),
+        {"method": "mst", "rows": 100, "public": {"uri": "/public/texts", "why": "published by ourselves"}},
+        "people.yaml: generate.public: is for method aim, jam, mwem, rap, gem, dp_2stage, aug_pe, and the method is",
+    ),
+    "texts of a public table that is not named": (
+        ("generate",),
+        {"method": "aug_pe", "rows": 100, "text": {"evolution": {"ways": ["retrieve"]}}},
+        "people.yaml: generate.public: missing, and text.evolution.ways has 'retrieve'; accepted: a public table of",
+    ),
+    "votes that no text shares": (
+        ("generate",),
+        {"method": "aug_pe", "rows": 100, "text": {"evolution": {"nearest": 0}}},
+        "people.yaml: generate.text.evolution.nearest: 0; accepted: at least 1",
+    ),
     "owner column that is not declared": (
         ("privacy", "owner_columns"),
         ["persona"],

@@ -115,6 +115,57 @@ def test_the_noise_is_that_of_the_event_in_votes():
     assert draws.std() == pytest.approx(2.5, rel=0.05)  # 6.3 deviations of 1 / sqrt(2 * 8000), 3e-10
 
 
+# Votes that several candidates share
+
+
+def shared(records, nearest, *, several_owners=False, candidates=UNIT, groups=(0, 0, 0, 0)):
+    """The histogram where records share their votes; each record has an order of the candidates of its own."""
+    features = np.array([[1.0, 0.5, 0.25, 0.125]] * len(records), dtype=np.float32).reshape(len(records), 4)
+    turned = np.array([np.roll(row, nearest) for row, (_, nearest) in zip(features, records, strict=True)])
+    found = Voters(
+        turned.reshape(len(records), 4),
+        np.zeros(len(records), dtype=np.int64),
+        None if several_owners else np.array([owner for owner, _ in records], dtype=np.int64),
+        nearest,
+    )
+    return found.votes(candidates, list(groups)).astype(object)
+
+
+@pytest.mark.parametrize("nearest", [1, 2, 3, 4, 7])
+def test_one_owner_moves_shared_votes_by_one_vote_at_most_whatever_it_has(nearest):
+    without = shared(OTHERS, nearest)
+    moved = {own: shared([*own[:1], *OTHERS, *own[1:]], nearest) - without for own in OWN}
+    most = max(squared(change) for change in moved.values())
+    assert 0.9999 * RECORD_PARTS**2 < most <= vote_sensitivity("add-or-remove", 3).l2_squared * RECORD_PARTS**2
+    replaced = max(squared(one - other) for one, other in itertools.combinations(moved.values(), 2))
+    assert replaced <= vote_sensitivity("replace-one", 3).l2_squared * RECORD_PARTS**2
+
+
+@pytest.mark.parametrize("nearest", [1, 2, 3])
+def test_shared_votes_of_several_owners_move_as_far_as_counts_of_their_records_at_most(nearest):
+    """Fixed graph: the contents of one owner's b records change; farthest where no candidate is common."""
+    contents = list(itertools.product(range(4), repeat=2))
+    votes = {one: shared([*OTHERS, *((9, cell) for cell in one)], nearest, several_owners=True) for one in contents}
+    found = max(squared(votes[one] - votes[other]) for one, other in itertools.product(contents, repeat=2))
+    allowed = vote_sensitivity("fixed-graph", 2).l2_squared * RECORD_PARTS**2
+    assert allowed == 2 * 2 * 2 * RECORD_PARTS**2
+    assert found <= allowed
+    assert found > 0.9999 * allowed * (1 if nearest <= 2 else 1 / 3)  # of four candidates, two sets of three share two
+
+
+def test_shared_votes_are_equal_parts_of_the_nearest_of_the_own_group():
+    part = math.isqrt(RECORD_PARTS**2 // 2)
+    assert shared([(1, 1)], 2).tolist() == [0, part, part, 0]
+    assert shared([(1, 1)], 2, groups=(0, 1, 0, 0)).tolist() == [0, 0, part, part]
+    assert shared([(1, 1)], 2, groups=(1, 0, 1, 1)).tolist() == [0, RECORD_PARTS, 0, 0], "fewer than share it"
+    assert shared([(1, 1)], 2, groups=(1, 1, 1, 1)).tolist() == [0, 0, 0, 0]
+    equal = np.array([UNIT[0]] * 4)
+    assert shared([(1, 0)], 2, candidates=equal).tolist() == [part, part, 0, 0], "of equal ones, the first"
+    assert shared([], 2).tolist() == [0, 0, 0, 0]
+    many = shared([(1, 0), (1, 0), (1, 1)], 2)  # counts 2, 3, 1 of one owner
+    assert many.tolist() == [math.isqrt(RECORD_PARTS**2 * count**2 // 14) for count in (2, 3, 1)] + [0]
+
+
 # The event
 
 

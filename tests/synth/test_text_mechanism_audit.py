@@ -181,6 +181,48 @@ def test_an_owner_whose_votes_are_not_scaled_is_found(plan, monkeypatch):
     assert proven_epsilon(found, coins, threshold=SHOWN, delta=gaussian_delta(mu_of(plan), SHOWN)) > SHOWN
 
 
+SHARE = 3
+"""Candidates that share a record's vote: three of each owner's own, so that owners are separate trials."""
+
+
+def shared_votes(plan):
+    """As `owner_votes`, of the rounds alone, where records share their votes."""
+    parameters, rng = EvolutionParameters.of(plan), np.random.default_rng()
+    candidates = np.eye(OWNERS * SHARE, dtype=np.float32)
+    own = np.kron(np.eye(OWNERS), [1.0, 0.5, 0.25]).astype(np.float32)
+    moved = np.kron(np.eye(OWNERS), np.ones(SHARE)) / math.sqrt(SHARE)  # one owner's votes, of length 1
+    coins, found = [], []
+    for _ in range(RUNS):
+        there = rng.random(OWNERS) < 0.5
+        owners = np.repeat(np.flatnonzero(there), B)
+        voters = Voters(own[owners], np.zeros(len(owners), dtype=np.int64), owners, SHARE)
+        shown = sum(
+            noisy_votes(voters, candidates, [0] * len(candidates), parameters.sigma)
+            for _ in range(parameters.rounds.rounds)
+        )
+        scores = moved @ (shown / RECORD_PARTS) - parameters.rounds.rounds / 2
+        coins.append(there)
+        found.append(scores / parameters.sigma**2)
+    return np.concatenate(coins), np.concatenate(found)
+
+
+def test_shared_votes_prove_no_more_than_is_claimed(plan):
+    mu = mu_of(plan, forgotten=[EvolutionParameters.of(plan).resampling.sigma])
+    delta = gaussian_delta(mu, SHOWN)
+    coins, found = shared_votes(plan)
+    assert found_for_certain(**TRIALS, **rates_of(mu, 1.0), delta=delta, claimed=0.4, miss=1e-7)
+    assert 0.4 < proven_epsilon(found, coins, threshold=SHOWN, delta=delta) <= SHOWN
+
+
+def test_shared_votes_in_full_for_each_candidate_are_found(plan, monkeypatch):
+    """Each of three candidates gets a whole vote: 1.7 times the length."""
+    scaled = evolution_votes.scaled
+    monkeypatch.setattr(evolution_votes, "scaled", lambda votes: dict.fromkeys(scaled(votes), RECORD_PARTS))
+    mu = mu_of(plan, forgotten=[EvolutionParameters.of(plan).resampling.sigma])
+    coins, found = shared_votes(plan)
+    assert proven_epsilon(found, coins, threshold=SHOWN, delta=gaussian_delta(mu, SHOWN)) > SHOWN
+
+
 def test_a_last_vote_without_payment_is_found(plan, monkeypatch):
     whole, rounds = mu_of(plan), mu_of(plan, forgotten=[EvolutionParameters.of(plan).resampling.sigma])
     delta = gaussian_delta(rounds, SHOWN)

@@ -41,8 +41,8 @@ class VotingRecords(ABC):
     def votes(self, candidates: npt.NDArray[Any], groups: Sequence[int]) -> Counts:
         """Exact votes for each candidate, in `RECORD_PARTS` of one vote; the caller must add noise.
 
-        A record votes for a candidate of its group, the first of several equal ones; if its group has none, it does
-        not vote.
+        A record votes for one candidate of its group, or shares its vote among several; of equal ones, the first
+        count. If its group has none, it does not vote.
 
         Args:
             candidates: shape (candidates, features).
@@ -53,7 +53,10 @@ class VotingRecords(ABC):
 
     @abstractmethod
     def chosen(self, candidates: npt.NDArray[Any], groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The candidate of each record, or `NOBODY`: a function of that record only, given the candidates."""
+        """The candidate of each record, or `NOBODY`: a function of that record only, given the candidates.
+
+        Shape (records,); or (records, nearest), where a record shares its vote among distinct candidates.
+        """
 
 
 def noisy_votes(voters: VotingRecords, candidates: npt.NDArray[Any], groups: Sequence[int], sigma: float) -> Counts:
@@ -70,16 +73,15 @@ def histogram(chosen: npt.NDArray[np.int64], owners: npt.NDArray[np.int64] | Non
     """Exact votes for each candidate, in `RECORD_PARTS` of one vote; the caller must add noise.
 
     Args:
-        chosen: the candidate of each record, or `NOBODY`.
+        chosen: the candidate or candidates of each record, or `NOBODY`; see `VotingRecords.chosen`.
         owners: each record's owner, whose votes are `scaled` together; None where records have several, and each vote
             counts in full.
         candidates: their number.
     """
     of = range(len(chosen)) if owners is None else owners.tolist()
     votes: dict[int, Counter[int]] = defaultdict(Counter)
-    for owner, candidate in zip(of, chosen.tolist(), strict=True):
-        if candidate != NOBODY:
-            votes[owner][candidate] += 1
+    for owner, candidates_of in zip(of, (chosen if chosen.ndim == 2 else chosen[:, None]).tolist(), strict=True):
+        votes[owner].update(candidate for candidate in candidates_of if candidate != NOBODY)
     total = np.zeros(candidates, dtype=np.int64)
     for own in votes.values():
         for candidate, parts in scaled(own).items():
@@ -89,6 +91,8 @@ def histogram(chosen: npt.NDArray[np.int64], owners: npt.NDArray[np.int64] | Non
 
 def scaled(votes: Mapping[int, int]) -> dict[int, int]:
     """One owner's votes as a vector of L2 norm 1 at most, in `RECORD_PARTS` of one vote.
+
+    A record that shares its vote among k candidates counts once for each; alone it gives each 1 / sqrt(k).
 
     floor(U c / |c|) for each number of votes c, with U = `RECORD_PARTS` and |c| their norm: integers, never rounded
     up, so that the sum of their squares is U^2 at most.

@@ -61,7 +61,7 @@ class SealedRows:
     def of(cls, declared: PublicRows, contract: DataContract, domain: Domain) -> SealedRows:
         """The contract's public table. Raises `ConfigurationError` if it cannot be read, or has none of the columns."""
         columns = {name: contract.columns[name] for name in domain.reads}
-        rows = _rows(declared.source, columns)
+        rows = read_rows(declared.source, columns)
         found = cls(
             declared.uri,
             declared.format,
@@ -116,7 +116,7 @@ class SealedRows:
         """The rows. Raises `ConfigurationError` if the table is not there, or has other rows than the plan's."""
         adapter: TypeAdapter[Any] = TypeAdapter(Column)
         columns = {name: adapter.validate_python(column) for name, column in self.columns.items()}
-        rows = _rows(Source(uri=self.uri, format=self.format, key=["key"]), columns)
+        rows = read_rows(Source(uri=self.uri, format=self.format, key=["key"]), columns)
         if set(rows.column_names) != set(columns) or table_digest(rows) != self.digest:
             raise ConfigurationError(
                 f"public table {self.uri}: its rows are not those of the plan; accepted: the same rows again, or a new "
@@ -158,7 +158,7 @@ class PublicCounts:
         return {clique: found[other] for clique, other in renamed.items()}
 
 
-def _rows(source: Source, columns: Mapping[str, Any]) -> pa.Table:
+def read_rows(source: Source, columns: Mapping[str, Any]) -> pa.Table:
     """The declared columns that the table has. Raises `ConfigurationError` if it cannot be read by the declarations."""
     from dpsynth_platform.sources.delta import open_delta
     from dpsynth_platform.sources.plain_files import open_files

@@ -2,8 +2,8 @@
 
 What belongs here: the order of its parts, in all three steps. What does not: the parts: the plan
 (`evolution_sealing`), the other columns (`synth.tabular`), the rounds (`synth.evolution.loop`), votes
-(`evolution_votes`, `resampling`), prompts (`evolution_prompts`), and the models that answer them (`evolution_writers`,
-`endpoints`).
+(`evolution_votes`, `resampling`), prompts (`evolution_prompts`), the models that answer them (`evolution_writers`,
+`endpoints`), and public texts (`public_texts`, `public_candidates`), which may come first, or alone.
 
 Aug-PE (Xie et al. 2024; algorithm 6 of the guide): a language model writes texts from public words; private records
 vote, with noise, for the texts nearest to them; the texts with most votes survive, and variations of them are added.
@@ -30,7 +30,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from dpsynth_platform.foundation.errors import GrantRefused, MechanismFailed
@@ -65,6 +65,7 @@ from dpsynth_platform.synth.text.generator import (
     with_texts,
 )
 from dpsynth_platform.synth.text.public_text import PublicText
+from dpsynth_platform.synth.text.public_texts import read_candidates
 from dpsynth_platform.synth.text.sampling import TEXTS, apportioned
 
 SurvivingTexts = Mapping[Given, Sequence[tuple[PublicText, int]]]
@@ -87,19 +88,19 @@ class AugPe(TextGenerator[EvolutionParameters]):
 
         Raises:
             ConfigurationError: the model is not there, the deployment does not list the endpoint, or its key cannot be
-                read.
+                read; or the public table has no text.
         """
         base, generate = None, inputs.contract.generate
-        if generate.endpoint is None:
+        if generate.endpoint is None and not generate.asks_no_model:
             base = trained.deployed(str(generate.base_model))
             refuse_decoder(base, f"method {self.method}")
-        else:
+        elif generate.endpoint is not None:
             endpoint = Endpoint(generate.endpoint.url, str(generate.base_model))
             Access.of(endpoint, Transport(), Settings.from_environment(), SETTING)
         return EvolutionParameters.calibrated(inputs, base).parts(inputs)
 
     def description(self, plan: SealedPlan, parameters: EvolutionParameters) -> tuple[str, dict[str, Any]]:
-        chosen = parameters.resampling
+        chosen, public = parameters.resampling, parameters.public
         clustered = f"{0 if chosen is None else chosen.texts} texts, those that live on and variations of them"
         mechanism = (
             f"{parameters.rounds.rounds} histograms of votes with noise of {parameters.sigma:.3g} votes, where "
@@ -109,13 +110,21 @@ class AugPe(TextGenerator[EvolutionParameters]):
             "training_in_words": _in_words(plan, parameters),
             "vote_noise": parameters.sigma,
             "population": parameters.population,
+            **({} if public is None else {"public": public.to_json(), "public_in_words": str(public)}),
         }
+
+    def check_public(self, plan: SealedPlan) -> tuple[Path, ...]:
+        public = EvolutionParameters.of(plan).public
+        if public is None:
+            return ()
+        public.read()
+        return public.paths
 
     def run(self, run: MechanismRun) -> None:
         """Counts the columns, evolves, and has records vote for clusters; continues an interrupted evolution.
 
         Raises:
-            ConfigurationError: the model is not the plan's, or an endpoint refuses.
+            ConfigurationError: the model or the public table is not the plan's, or an endpoint refuses.
         """
         checkpoints, directory = run.language_model, run.directory
         parameters = EvolutionParameters.checked(run.plan)
@@ -123,20 +132,23 @@ class AugPe(TextGenerator[EvolutionParameters]):
         with EvolutionJournal.opened(directory, run.plan.digest, resuming=checkpoints.resume) as journal:
             base = None if checkpoints.base_model is None else read_base_model(checkpoints.base_model)
             writer, special = _writer(parameters, base, checkpoints.endpoint, run.device)
+            encoder = SentenceEncoder("cpu")
+            public = read_candidates(parameters.public, parameters.layout, encoder.encode)
             if parameters.columns is not None and not measurements.is_complete(place):
                 journal.begin_counting()
                 counted.measure(parameters.columns, run.bounded, place, run.progress, run.engine)
             counted.estimate(parameters.columns, place, progress=run.progress)
             if journal.groups is None:
                 journal.settle(_sizes(run.plan, parameters, place))
-            groups, encoder = dict(journal.groups or {}), SentenceEncoder("cpu")
+            groups = dict(journal.groups or {})
             foundation = TextFoundation(
-                writer, encoder.encode, parameters.wording, parameters.layout, list(groups), special
+                writer, encoder.encode, parameters.wording, parameters.layout, list(groups), special, public=public
             )
             run.progress(READING, 0, 1)
             numbers = {given: number for number, given in enumerate(groups)}
             by_owner = run.plan.guarantee["adjacency"] != "fixed-graph"
-            voters = read_voters(run.bounded, parameters.layout, numbers, encoder, by_owner=by_owner)
+            shared_by = parameters.nearest or 1
+            voters = read_voters(run.bounded, parameters.layout, numbers, encoder, by_owner=by_owner, nearest=shared_by)
             run.progress(READING, 1, 1)
             survivors = evolve(
                 parameters.rounds,
@@ -183,9 +195,9 @@ class AugPe(TextGenerator[EvolutionParameters]):
         """Rows from the model of the columns, each with a surviving text or a variation of one.
 
         Texts are divided by their noisy votes. The first row of a text gets the text itself, and each further row a
-        variation, which the plan's model writes without any data. Where records voted for clusters, more variations are
-        written than there are rows, and some are chosen. Rows without a text are left out. `request.texts` is not used:
-        the plan says how texts are drawn.
+        variation, which the plan's model writes, or is taken from the public table, without any data. Where records
+        voted for clusters, more variations are written than there are rows, and some are chosen. Rows without a text
+        are left out. `request.texts` is not used: the plan says how texts are drawn.
 
         Raises:
             ConfigurationError: the deployment does not list the endpoint any more, or the endpoint refuses.
@@ -198,11 +210,16 @@ class AugPe(TextGenerator[EvolutionParameters]):
         prompts = given_rows(table, parameters.layout)
 
         def foundation(labels: Sequence[Given]) -> TextFoundation:
-            base = None if parameters.endpoint is not None else trained.deployed(parameters.base_model)
+            here = parameters.asks_model and parameters.endpoint is None
+            base = trained.deployed(parameters.base_model) if here else None
             access = _access(parameters, request.transport or Transport())
             writer, special = _writer(parameters, base, access, request.device)
-            encode = SentenceEncoder("cpu").encode
-            return TextFoundation(writer, encode, parameters.wording, parameters.layout, labels, special)
+            encoder = SentenceEncoder("cpu")
+            table = parameters.public if parameters.retrieves else None
+            public = read_candidates(table, parameters.layout, encoder.encode)
+            return TextFoundation(
+                writer, encoder.encode, parameters.wording, parameters.layout, labels, special, public=public
+            )
 
         counts, chosen = dict(Counter(prompts)), parameters.resampling
         texts = _Texts(parameters, _read_survivors(directory), foundation, request.progress)
@@ -220,6 +237,7 @@ class AugPe(TextGenerator[EvolutionParameters]):
 def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
     """What the model writes, and what records vote for, for readers who are no experts."""
     rounds, endpoint, resampled = parameters.rounds, parameters.endpoint, parameters.resampling
+    public, written, shared = parameters.public, parameters.layout.fields[0], parameters.nearest
     where = "" if endpoint is None else f", behind {endpoint.host},"
     conditions = ", ".join(condition.column for condition in parameters.layout.conditions)
     alike = f", among those of its {conditions}," if conditions else ""
@@ -227,13 +245,24 @@ def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
     each = "one" if resampled is None else f"{resampled.pool:g}"
     each_round = "In the one round" if rounds.rounds == 1 else f"In each of {rounds.rounds} rounds"
     ahead = f", by the mean of {rounds.lookahead} variations" if rounds.lookahead else ""
+    model = f"{parameters.base_model}{where}"
+    source = (
+        f"{model} writes {written} from public words and from texts of its own that were chosen, and is not trained"
+    )
+    if public is not None:
+        ways = [f"{model}, which is not trained, rewrites those that were chosen"] if parameters.asks_model else []
+        ways += ["the nearest texts of the table follow those that were chosen"] if parameters.retrieves else []
+        table = f"the public table {PurePath(public.uri).name} (SHA-256 of its rows: {public.digest})"
+        source = f"{written} is first taken from {table}, word for word; then {', or '.join(ways)}"
+    nearest = "the one" if shared is None else f"the {shared}"
+    is_nearest = "is nearest to its own" if shared is None else "are nearest to its own, which share its vote"
+    prompts = f"That takes some {parameters.prompts:,} prompts, and each time that rows are drawn {each} for each row, "
+    prompts += f"less those that live on; a prompt without a text in its answer is sent up to {TRIES} times"
     return (
-        f"{parameters.base_model}{where} writes {parameters.layout.fields[0]} from public words and from texts of its "
-        f"own that were chosen, and is not trained. {each_round} every record votes for the one "
-        f"of about {parameters.candidates} texts that{alike} is nearest to its own{ahead}; {_weighed(plan)}, and noise "
+        f"{source}. {each_round} every record votes for {nearest} "
+        f"of about {parameters.candidates} texts that{alike} {is_nearest}{ahead}; {_weighed(plan)}, and noise "
         f"of {parameters.sigma:.3g} votes is added for every text. About {parameters.survivors} texts live on, and "
-        f"are varied{chosen}. That takes some {parameters.prompts:,} prompts, and each time that rows are drawn {each} "
-        f"for each row, less those that live on; a prompt without a text in its answer is sent up to {TRIES} times"
+        f"are varied{chosen}. {prompts if parameters.asks_model else 'No model is asked'}"
     )
 
 
@@ -246,14 +275,16 @@ def _weighed(plan: SealedPlan) -> str:
 
 def _writer(
     parameters: EvolutionParameters, base: BaseModel | None, access: Path | Access | None, device: str
-) -> tuple[Writer, tuple[str, ...]]:
-    """The model that answers prompts, and the special tokens that no text may contain.
+) -> tuple[Writer | None, tuple[str, ...]]:
+    """The model that answers prompts, if one is asked, and the special tokens that no text of it may contain.
 
     Raises:
         GrantRefused: the job names no model, or does not say how to reach the endpoint.
         ConfigurationError: the model is not the plan's, or cannot be sampled from.
     """
     longest = parameters.sampling.max_tokens or 1
+    if not parameters.asks_model:
+        return None, ()
     if parameters.endpoint is not None:
         known = access if isinstance(access, Access) else Access.read(access)
         return EndpointWriter(parameters.endpoint, known, parameters.sampling, longest), ()
@@ -316,12 +347,19 @@ class _Texts:
         """At most so many texts of each label, by the survivors' noisy votes: each text once, then variations."""
         parents: list[tuple[Given, PublicText]] = []
         texts: dict[Given, list[str]] = {given: [] for given in counts}
+        taken: set[tuple[Given, str]] = set()
         threshold = self.parameters.threshold * self.parameters.sigma * RECORD_PARTS
+        best: dict[str, int] = {}  # of public texts, which may survive for several labels: the most votes
+        if self.parameters.public is not None:
+            for public, votes in (each for survivors in self.surviving.values() for each in survivors):
+                best[public.words] = max(votes, best.get(public.words, votes))
         for given, number in counts.items():
-            own = self.surviving.get(given, [])
+            whole = self.surviving.get(given, [])
+            own = [each for each in whole if each[1] == best.get(each[0].words, each[1])] or whole
             weighed = weights([votes for _, votes in own], threshold)
             for at, times in (apportioned(number, dict(enumerate(weighed))) if own else {}).items():
                 if times:
+                    taken.add((given, own[at][0].words))
                     texts[given].append(own[at][0].words)
                     parents += [(given, own[at][0])] * (times - 1)
         total = sum(counts.values())
@@ -329,7 +367,7 @@ class _Texts:
         if parents:
             labels = list(texts)
             numbers = {given: number for number, given in enumerate(labels)}
-            varied = self.foundation(labels).vary(
+            varied = replace(self.foundation(labels), taken=taken).vary(
                 [text for _, text in parents], [numbers[given] for given, _ in parents]
             )
             for (given, _), text in zip(parents, enough(varied), strict=True):

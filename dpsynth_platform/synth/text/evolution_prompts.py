@@ -15,19 +15,21 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dpsynth_platform.contracts.text_generation import RETRIEVE
 from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.text.filtering import Filter, Rules
 from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import Features
+from dpsynth_platform.synth.text.public_candidates import PublicCandidates
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.sampling import SyntheticText
 
 WAYS = ("rephrase", "fill-in")
-"""How a text is varied: rephrased, or some of its words removed and filled in."""
+"""How a model varies a text: rephrased, or some of its words removed and filled in."""
 BLANK = "_"
 TRIES = 3
 """The most times that a text is requested until an answer is kept."""
@@ -57,7 +59,7 @@ class Wording:
     Attributes:
         about: what the texts are.
         hints: subjects, styles or openings; each new text gets one at random, if there are any.
-        ways: some of `WAYS`; each variation gets one at random.
+        ways: some of `WAYS` and `RETRIEVE`; each variation gets one at random.
         blanks: share of the words that are removed.
         words: about the most words of a text.
     """
@@ -95,15 +97,18 @@ class TextFoundation:
     """The two calls of private evolution for texts; see `synth.evolution.loop.Foundation`.
 
     Attributes:
+        writer: None where no model is asked.
         encode: features of texts, shape (texts, features).
         layout: has the text column and the conditions.
         groups: each group's values of the conditions.
         special: special tokens of the writer's model, spelled out; no text may contain one.
         chance: randomness of prompts, independent of the data.
         dropped: how many answers were not kept, by reason.
+        public: candidates of a public table, which come before those of the model; None without such a table.
+        taken: texts with their groups' values that are not retrieved from the public table again; None in rounds.
     """
 
-    writer: Writer
+    writer: Writer | None
     encode: Callable[[Sequence[str]], Features]
     wording: Wording
     layout: TextLayout
@@ -111,16 +116,40 @@ class TextFoundation:
     special: Sequence[str] = ()
     chance: random.Random = field(default_factory=random.SystemRandom)
     dropped: Counter[str] = field(default_factory=Counter)
+    public: PublicCandidates | None = None
+    taken: Collection[tuple[Given, str]] | None = None
 
     def __post_init__(self) -> None:
         self._written = TextLayout(fields=self.layout.fields[:1])
         self._filter = Filter(self._written, Rules(duplicates="kept"), self.special, self.dropped)
 
     def random(self, groups: Sequence[int]) -> list[PublicText | None]:
-        return self._answers([self._new_text(group) for group in groups])
+        found: list[PublicText | None] = [None] * len(groups)
+        if self.public is not None:
+            found = self.public.some([self.groups[group] for group in groups], self.chance)
+        missing = [at for at, text in enumerate(found) if text is None]
+        if self.public is not None and self.writer is None:  # a text twice is one candidate
+            return [text or PublicText(self.public.of(self.groups[groups[at]])[0]) for at, text in enumerate(found)]
+        for at, text in zip(missing, self._answers([self._new_text(groups[at]) for at in missing]), strict=True):
+            found[at] = text
+        return found
 
     def vary(self, samples: Sequence[PublicText], groups: Sequence[int]) -> list[PublicText | None]:
-        return self._answers([self._variation(text, group) for text, group in zip(samples, groups, strict=True)])
+        found: list[PublicText | None] = [None] * len(samples)
+        prompts: dict[int, Prompt] = {}
+        for at, (text, group) in enumerate(zip(samples, groups, strict=True)):
+            way = self.chance.choice(self.wording.ways)
+            if way != RETRIEVE:
+                prompts[at] = self._variation(text, group, fill=way == "fill-in")
+        near = [at for at in range(len(samples)) if at not in prompts]
+        if near and self.public is not None:
+            givens = [self.groups[groups[at]] for at in near]
+            retrieved = self.public.nearest([samples[at] for at in near], givens, self.taken)
+            for at, text in zip(near, retrieved, strict=True):
+                found[at] = text
+        for at, answer in zip(prompts, self._answers([*prompts.values()]), strict=True):
+            found[at] = answer
+        return found
 
     def features(self, samples: Sequence[PublicText]) -> Features:
         return self.encode([text.words for text in samples])
@@ -136,7 +165,9 @@ class TextFoundation:
         found: list[PublicText | None] = [None] * len(prompts)
         for _ in range(TRIES):
             missing = [at for at, text in enumerate(found) if text is None]
-            answers = self.writer.write([prompts[at] for at in missing]) if missing else []
+            answers = self.writer.write([prompts[at] for at in missing]) if missing and self.writer else []
+            if not answers:
+                break
             for at, answer in zip(missing, answers, strict=True):
                 found[at] = None if answer is None else self._taken(answer, prompts[at])
         return found
@@ -160,8 +191,7 @@ class TextFoundation:
             lines.append(PublicText(f"About: {self.chance.choice(self.wording.hints)}"))
         return Prompt(PublicText(_NEW), lines[0].joined([*lines[1:], self._length]))
 
-    def _variation(self, text: PublicText, group: int) -> Prompt:
-        fill = self.chance.choice(self.wording.ways) == "fill-in"
+    def _variation(self, text: PublicText, group: int, *, fill: bool) -> Prompt:
         shown = self._with_blanks(text) if fill else text
         marked = PublicText(f"{_OPEN}\n{shown.words}\n{_CLOSE}")
         about, *others = self._about(group)

@@ -17,7 +17,7 @@ from typing import ClassVar
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.text_generation import Evolution
+from dpsynth_platform.contracts.text_generation import RETRIEVE, Evolution
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent
@@ -26,8 +26,10 @@ from dpsynth_platform.synth.endpoint_access import Endpoint
 from dpsynth_platform.synth.evolution.loop import Rounds
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.synth.sealed_parameters import Readers
+from dpsynth_platform.synth.tabular.public_rows import SealedRows
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.evolution_prompts import Wording
+from dpsynth_platform.synth.text.public_texts import sealed_texts
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import (
     PlanParameters,
@@ -58,6 +60,8 @@ class EvolutionParameters(PlanParameters):
         population: how many candidates survive a round, of all groups together.
         threshold: votes that weigh nothing, as a multiple of `sigma`.
         endpoint: where the model is, if it is not on this machine.
+        nearest: the number of candidates that share a record's vote; None: one.
+        public: the public table whose texts are the first candidates; None: a model writes these.
     """
 
     KIND = "private evolution"
@@ -66,6 +70,7 @@ class EvolutionParameters(PlanParameters):
         "wording": Wording.from_json,
         "sampling": lambda part: Sampling(**part),
         "endpoint": lambda part: None if part is None else Endpoint(**part),
+        "public": lambda part: SealedRows(**part),
     }
 
     rounds: Rounds
@@ -75,20 +80,25 @@ class EvolutionParameters(PlanParameters):
     wording: Wording
     sampling: Sampling
     endpoint: Endpoint | None
+    nearest: int | None = None
+    public: SealedRows | None = None
 
     @classmethod
     def calibrated(cls, inputs: PlanInputs, base: BaseModel | None) -> EvolutionParameters:
         """The parameters with the least noise of the votes.
 
         Args:
-            base: the model that writes; None where an endpoint has it.
+            base: the model that writes; None where an endpoint has it, or none is asked.
 
         Raises:
             ContractError: the columns cannot be modelled, or the text column cannot be written.
+            ConfigurationError: the public table cannot be read, or has no text.
             AccountingError: no noise meets the guarantee.
         """
         contract, guarantee = inputs.contract, inputs.guarantee
         text, named = contract.generate.text, contract.generate.base_model
+        if contract.generate.asks_no_model:
+            named = ""
         if text is None or text.evolution is None or contract.text_column is None or named is None:
             raise ContractError(
                 f"{contract.dataset}: generate: no text is written; accepted: a text column, and evolution"
@@ -120,7 +130,19 @@ class EvolutionParameters(PlanParameters):
             endpoint=None if declared is None else Endpoint(declared.url, named),
             memory_bytes=0 if base is None else memory_bytes(base, full=False),
             resampling=chosen,
+            nearest=None if evolution.nearest == 1 else evolution.nearest,
+            public=None if contract.generate.public is None else sealed_texts(contract.generate.public, contract),
         )
+
+    @property
+    def retrieves(self) -> bool:
+        """Whether texts of the public table are variations."""
+        return RETRIEVE in self.wording.ways
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether a model writes any text."""
+        return self.wording.ways != (RETRIEVE,)
 
     @property
     def labels(self) -> int:
@@ -139,11 +161,13 @@ class EvolutionParameters(PlanParameters):
 
     @property
     def prompts(self) -> int:
-        """How many texts are requested until the last vote, without repetitions (`evolution_prompts.TRIES`)."""
+        """At most how many texts a model is asked for until the last vote, without `evolution_prompts.TRIES`."""
+        if not self.asks_model:
+            return 0
         varied = (self.rounds.rounds - 1) * self.rounds.variations * self.survivors
         ahead = self.rounds.rounds * self.rounds.lookahead * self.candidates
         clustered = 0 if self.resampling is None else max(0, self.resampling.texts - self.survivors)
-        return self.candidates + varied + ahead + clustered
+        return (self.candidates if self.public is None else 0) + varied + ahead + clustered
 
     def own_event(self, guarantee: Guarantee) -> DpEvent:
         return _votes(self.sigma, self.rounds.rounds, guarantee)
@@ -158,5 +182,6 @@ def _population(contract: DataContract, evolution: Evolution, sigma: float) -> i
     """How many candidates survive: the declared number, or as many as get votes well above the noise."""
     if evolution.population != "auto":
         return evolution.population
-    most = contract.privacy.expected_units / (LEAST_OVER_NOISE * sigma * (evolution.variations + 1))
+    votes = contract.privacy.expected_units * math.sqrt(evolution.nearest)  # see `units.vote_sensitivity`
+    most = votes / (LEAST_OVER_NOISE * sigma * (evolution.variations + 1))
     return max(POPULATIONS[0], min(POPULATIONS[1], int(most)))

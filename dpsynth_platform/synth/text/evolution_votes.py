@@ -16,6 +16,7 @@ histogram by that owner's own votes, which `scaled` limits to the length of one 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,22 +33,37 @@ from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import Features, PrivateText, TextEncoder
 
 
+@dataclass(frozen=True)
 class Voters(VotingRecords):
-    """Private texts; a record votes for the candidate with the largest cosine."""
+    """Private texts; a record votes for the candidates with the largest cosines.
+
+    Attributes:
+        nearest: the number of candidates that share a record's vote.
+    """
+
+    nearest: int = 1
 
     def chosen(self, candidates: Features, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Record by record; candidates have the length 1."""
         of_group = {int(group): np.flatnonzero(groups == group) for group in np.unique(groups)}
         compared = {group: np.ascontiguousarray(candidates[places]) for group, places in of_group.items()}
-        chosen = np.full(len(self.groups), NOBODY, dtype=np.int64)
+        chosen = np.full((len(self.groups), self.nearest), NOBODY, dtype=np.int64)
         for record, group in enumerate(self.groups.tolist()):
             if group in compared:
-                chosen[record] = of_group[group][int((compared[group] @ self.features[record]).argmax())]
+                cosines = compared[group] @ self.features[record]
+                order = [cosines.argmax()] if self.nearest == 1 else (-cosines).argsort(kind="stable")[: self.nearest]
+                chosen[record, : len(order)] = of_group[group][order]
         return chosen
 
 
 def read_voters(
-    bounded: Path, layout: TextLayout, groups: Mapping[Given, int], encoder: TextEncoder, *, by_owner: bool
+    bounded: Path,
+    layout: TextLayout,
+    groups: Mapping[Given, int],
+    encoder: TextEncoder,
+    *,
+    by_owner: bool,
+    nearest: int = 1,
 ) -> Voters:
     """The voters of a bounded table. It takes milliseconds for each uncached text, and 1.5 KB for each record.
 
@@ -56,6 +72,7 @@ def read_voters(
         groups: the group of the conditions' values. A record with other values, or without a text, does not vote,
             independent of other records.
         by_owner: whether records have one owner each, whose votes are scaled together.
+        nearest: see `Voters`.
 
     Raises:
         StaleInput: the table lacks a column.
@@ -84,4 +101,5 @@ def read_voters(
         np.stack(features) if features else np.zeros((0, 0), dtype=np.float32),
         np.array(found, dtype=np.int64),
         np.array(owners, dtype=np.int64) if by_owner else None,
+        nearest,
     )

@@ -52,7 +52,8 @@ class TextGenerator(Generator, Generic[P]):
         mechanism, figures = self.description(plan, parameters)
         columns = counted.described(parameters.columns, mechanism)
         memory = columns["predicted_memory_bytes"] + parameters.memory_bytes
-        return columns | {"base_model": parameters.base_model} | figures | {"predicted_memory_bytes": memory}
+        named = {"base_model": parameters.base_model} if parameters.base_model else {}
+        return columns | named | figures | {"predicted_memory_bytes": memory}
 
     def check(self, plan: SealedPlan) -> None:
         self.kind.checked(plan)

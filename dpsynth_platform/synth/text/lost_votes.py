@@ -7,6 +7,8 @@ that a few candidates may exceed the noise where the average does not.
 
 from __future__ import annotations
 
+import math
+
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.synth.interface import SealedPlan
 
@@ -31,10 +33,11 @@ def lost_votes_of(contract: DataContract, plan: SealedPlan) -> str | None:
     votes, reasons = _expected_votes(contract), []
     if plan.method == "aug_pe":
         evolution = EvolutionParameters.of(plan)
-        most = int(votes / (LEAST_OVER_NOISE * evolution.sigma * (evolution.rounds.variations + 1)))
+        shared = votes * math.sqrt(evolution.nearest or 1)  # see `units.vote_sensitivity`
+        most = int(shared / (LEAST_OVER_NOISE * evolution.sigma * (evolution.rounds.variations + 1)))
         enough = most >= evolution.labels  # each label keeps one text at least
         way_out = f"generate.text.evolution.population up to {most}" if enough else _NOT_BY_POPULATION
-        reasons.append(_lost(votes, evolution.candidates, "text of a round", evolution.sigma, "lives on", way_out))
+        reasons.append(_lost(shared, evolution.candidates, "text of a round", evolution.sigma, "lives on", way_out))
     if "resampling" in plan.parameters:
         chosen = Resampling(**plan.parameters["resampling"])
         most = int(votes / (LEAST_OVER_NOISE * chosen.sigma))
@@ -52,7 +55,7 @@ def _expected_votes(contract: DataContract) -> int:
     return contract.privacy.expected_units
 
 
-def _lost(votes: int, candidates: int, what: str, sigma: float, so: str, way_out: str) -> str | None:
+def _lost(votes: float, candidates: int, what: str, sigma: float, so: str, way_out: str) -> str | None:
     mean = votes / candidates
     if mean >= sigma:
         return None

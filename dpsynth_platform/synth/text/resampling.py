@@ -147,7 +147,7 @@ def vote(plan: Resampling, texts: Sequence[str], voters: Voters, encoder: TextEn
     if not texts:
         raise MechanismFailed("no synthetic text was written that records could vote for")
     centers = clustered(encoder.encode(texts), plan.clusters)
-    together = replace(voters, groups=np.full_like(voters.groups, _ONE_GROUP))
+    together = replace(voters, groups=np.full_like(voters.groups, _ONE_GROUP), nearest=1)
     return ClusterVotes(centers, noisy_votes(together, centers, [_ONE_GROUP] * len(centers), plan.sigma))
 
 

@@ -155,6 +155,14 @@ def synth_text(
             help="The generator: dp_finetune, ctcl, aug_pe or dp_inference; auto: by public facts, with the reason.",
         ),
     ] = "auto",
+    public: Annotated[
+        Path | None,
+        typer.Option(
+            help="A public table with the column of texts: the first candidates of --method aug_pe, which may come out "
+            "as they are. No mechanism protects its rows."
+        ),
+    ] = None,
+    public_why: Annotated[str | None, typer.Option(help="Why --public is public; the statement says it.")] = None,
     base_model: Annotated[
         str | None, typer.Option(help="The language model, by name or path; default: smollm2-135m.")
     ] = None,
@@ -183,6 +191,8 @@ def synth_text(
         condition=named or None,
         about=about,
         method=method,
+        public=public,
+        public_why=public_why,
         base_model=base_model,
         rows=rows,
         constraints=constraints,

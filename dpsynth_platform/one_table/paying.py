@@ -204,12 +204,13 @@ class Payment:
         from dpsynth_platform.synth.text.sealing import started_from
         from dpsynth_platform.synth.text.trained import check_digest, deployed
 
-        start = started_from(self.task.plan)
-        assert start is not None  # noqa: S101  (`task` refuses endpoints)
-        base = deployed(start[0])
-        check_digest(base, start[1])
+        start, model = started_from(self.task.plan), {}
+        if start is not None:  # None where texts are chosen from a public table alone; `task` refuses endpoints
+            base = deployed(start[0])
+            check_digest(base, start[1])
+            model = base_model_file(base, work)
         secret = self.place.vault.create("checkpoints")
-        return base_model_file(base, work) | checkpoint_key_file(secret, entry.entry_id, work)
+        return model | checkpoint_key_file(secret, entry.entry_id, work)
 
 
 def can_continue(place: Place, entry: Entry | None) -> bool:

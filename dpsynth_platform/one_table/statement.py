@@ -255,11 +255,15 @@ def _written(task: Task, described: Mapping[str, Any]) -> Iterator[str]:
     """Where a language model writes a column: what it does, and which columns the mechanism reads."""
     if task.contract.text_column is None:
         return
-    model = str(described["base_model"])
-    yield f"{described['training_in_words'].replace(model, published_name(model))}."
+    generate, words = task.contract.generate, str(described["training_in_words"])
+    if (model := described.get("base_model")) is not None:
+        words = words.replace(model, published_name(model))
+    sources = [] if generate.public is None else ["the public table has it"]
+    sources += [] if generate.asks_no_model else ["a language model writes it"]
+    yield f"{words}."
     yield (
         f"Of a row, the mechanism reads {', '.join(task.given[name] for name in task.contract.read_by_mechanism)}. Of "
-        f"the texts, {task.options.text} is published as a language model writes it."
+        f"the texts, {task.options.text} is published as {' or '.join(sources)}."
     )
 
 
@@ -308,7 +312,7 @@ def _not_covered(task: Task, attempts: int) -> list[str]:
     tune, texts = task.contract.generate.tune, task.contract.text_column is not None
     return [
         *([task.not_covered] if task.not_covered else []),
-        *([of_public_rows(public)] if (public := task.contract.generate.public) is not None else []),
+        *([of_public_rows(public, candidates=texts)] if (public := task.contract.generate.public) is not None else []),
         *(
             [f"What the base model {published_name(named)} was trained on before: no ledger here knows it."]
             if (named := task.contract.generate.base_model) is not None

@@ -72,7 +72,7 @@ class Options:
             choose.
         public: a public table (Parquet, CSV or Delta) with some of the columns, which helps `aim`, `jam`, `mwem`, `rap`
             and `gem`. Its columns have the same names, of letters, digits, `_` and `-`; others do not help. Of
-            `dp_2stage` one with any columns.
+            `dp_2stage` one with any columns; of `aug_pe` one of texts, which are the first candidates.
         public_why: why it is public; with `public`, and in the statement.
         text: the column of texts that a language model writes (methods `dp_finetune`, `ctcl`, `aug_pe`, `dp_inference`,
             or `auto`). Columns that are neither declared nor named by an option are then left out.
@@ -374,6 +374,7 @@ def _written(options: Options, column: str, source: Source, known: declaration.D
         "method": options.method,
         "rows": options.rows or "auto",
         "text": {**text, "column": plain(column), **given},
+        "public": declared_public(options.public, options.public_why),
         "training": None if known.training is None else known.training.model_dump(mode="json", exclude_unset=True),
         "base_model": options.base_model,
         "constraints": [constraint.renamed(source.names).model_dump() for constraint in known.constraints],
@@ -460,7 +461,7 @@ def _check_options(options: Options) -> None:
         raise ContractError(f"--rows {options.rows}; accepted: 1 or more")
 
 
-_OF_TABLES = ("target", "public", "public_why", "tune", "time_limit", "learn_values")
+_OF_TABLES = ("target", "tune", "time_limit", "learn_values")
 """Options that texts do not have."""
 
 

@@ -318,11 +318,35 @@ def test_what_is_refused_before_a_row_is_read(
 
 
 def test_what_an_evolution_needs(write: Write) -> None:
+    with pytest.raises(ConfigurationError, match="accepted: at most half of them"):  # before it is paid for
+        write("aug_pe", schema={"columns": KIND, "text": {"max_tokens": 200}})
     with pytest.raises(ContractError, match="--about: missing, and method aug_pe writes from public words"):
         write("aug_pe", about=None)
     remote = {"evolution": {"endpoint": {"url": "https://models.example.org/v1"}}}
     with pytest.raises(ContractError, match="remote models are for the line of a deployment"):
         write("aug_pe", schema={"columns": KIND, "text": remote})
+
+
+def test_texts_of_a_public_table_are_chosen_without_a_model(write: Write, tmp_path: Path) -> None:
+    public = tmp_path / "public.parquet"
+    known = {f"{word} came {when}" for word in ("a parcel", "some mail", "the bill") for when in ("late", "early")}
+    pq.write_table(pa.table({"remark": sorted(known)}), public)
+    chosen = {
+        "base_model": None,
+        "public": public,
+        "public_why": "sentences of a test",
+        "schema": {"columns": KIND, "text": {"evolution": {"population": 4, "rounds": 2, "ways": ["retrieve"]}}},
+    }
+    made = write("aug_pe", **chosen)
+    assert 0 < made.rows <= 4 and set(pq.read_table(made.synthetic)["remark"].to_pylist()) <= known
+    said = made.statement.read_text()
+    assert "remark is published as the public table has it" in said and "language model" not in said
+    assert "may be these texts word for word" in said and "sentences of a test" in said
+    assert not write("aug_pe", **chosen).spent and states(tmp_path / "out") == ["spent"]
+    with pytest.raises(ContractError, match="--public-why go together"):
+        write("aug_pe", **chosen | {"public_why": None})
+    with pytest.raises(ContractError, match=r"--public: is for method .*aug_pe"):
+        write("dp_finetune", public=public, public_why="sentences of a test")
 
 
 @pytest.mark.parametrize("texts", [[None, " \n", ""], [None]])

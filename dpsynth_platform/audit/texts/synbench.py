@@ -18,8 +18,8 @@ Where the paper is silent, this is how it is read here:
   (`TEXT`) compares targets by their length above all: of financial sentences that a bigram model wrote, the area was
   0.82 by products and 0.92 by means (from subsets of one half, 0.71 and 0.93); of sentences released as they were, 0.91
   and 0.92, and with the target five times, 1.00 by both. Both are scored; conclusions are from means, which was fixed
-  after these figures. Products underflow from a hundred words, but a curve needs their order only, so differences are kept as
-  logarithms with their sign (`ordered_difference`).
+  after these figures. Products underflow from a hundred words, but a curve needs their order only, so differences are
+  kept as logarithms with their sign (`ordered_difference`).
 - The band is where 95% of the fifty repeats lie. They differ in the targets of releases without one and nothing else,
   so it is no interval of the attack's strength: with other subsets, the curve differs by more.
 

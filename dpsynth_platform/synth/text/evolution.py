@@ -84,11 +84,11 @@ class AugPe(TextGenerator[EvolutionParameters]):
     incomplete = "the evolution is not complete"
 
     def parts(self, inputs: PlanInputs) -> PlanParts:
-        """Calibrates counts and votes together.
+        """Calibrates counts and votes together, and tries what the rounds need: once they are paid for, it is too late.
 
         Raises:
-            ConfigurationError: the model is not there, the deployment does not list the endpoint, or its key cannot be
-                read; or the public table has no text.
+            ConfigurationError: the model is not there or sees too few tokens, the deployment does not list the
+                endpoint, or its key cannot be read; or the public table has no text, or the sentence model is missing.
         """
         base, generate = None, inputs.contract.generate
         if generate.endpoint is None and not generate.asks_no_model:
@@ -97,7 +97,11 @@ class AugPe(TextGenerator[EvolutionParameters]):
         elif generate.endpoint is not None:
             endpoint = Endpoint(generate.endpoint.url, str(generate.base_model))
             Access.of(endpoint, Transport(), Settings.from_environment(), SETTING)
-        return EvolutionParameters.calibrated(inputs, base).parts(inputs)
+        parameters = EvolutionParameters.calibrated(inputs, base)
+        if base is not None:
+            _writer(parameters, base, None, "cpu")
+        SentenceEncoder("cpu")
+        return parameters.parts(inputs)
 
     def description(self, plan: SealedPlan, parameters: EvolutionParameters) -> tuple[str, dict[str, Any]]:
         chosen, public = parameters.resampling, parameters.public

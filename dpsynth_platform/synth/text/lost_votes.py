@@ -1,4 +1,4 @@
-"""Whether private votes for texts will be mostly noise, before anything is spent.
+"""Whether private votes for texts, or sums of their features, will be mostly noise, before anything is spent.
 
 What belongs here: the average votes of a candidate or a cluster, compared with the noise, from a contract and its plan.
 What does not: votes (`evolution_votes`, `resampling`), and the decision, which is the engineer's: votes are uneven, so
@@ -6,6 +6,8 @@ that a few candidates may exceed the noise where the average does not.
 """
 
 from __future__ import annotations
+
+import math
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.synth.interface import SealedPlan
@@ -26,7 +28,8 @@ def lost_votes_of(contract: DataContract, plan: SealedPlan) -> str | None:
         return None
     # They load the packages of language models, which tables have no use for.
     from dpsynth_platform.synth.text.evolution_sealing import LEAST_OVER_NOISE, EvolutionParameters
-    from dpsynth_platform.synth.text.resampling import Resampling
+    from dpsynth_platform.synth.text.labelling import LabelChoice
+    from dpsynth_platform.synth.text.sealing import choice_from_json
 
     votes, reasons = _expected_votes(contract), []
     if plan.method == "aug_pe":
@@ -36,7 +39,10 @@ def lost_votes_of(contract: DataContract, plan: SealedPlan) -> str | None:
         way_out = f"generate.text.evolution.population up to {most}" if enough else _NOT_BY_POPULATION
         reasons.append(_lost(votes, evolution.candidates, "text of a round", evolution.sigma, "lives on", way_out))
     if "resampling" in plan.parameters:
-        chosen = Resampling(**plan.parameters["resampling"])
+        chosen = choice_from_json(plan.parameters["resampling"])
+        if isinstance(chosen, LabelChoice):
+            reasons.append(_lost_sums(votes, len(chosen.label.values), chosen.sigma))
+            return "; ".join(filter(None, reasons)) or None
         most = int(votes / (LEAST_OVER_NOISE * chosen.sigma))
         way_out = f"generate.text.resample.clusters up to {most}" if most > 1 else "no generate.text.resample"
         reasons.append(_lost(votes, chosen.clusters, "cluster", chosen.sigma, "is taken", way_out))
@@ -50,6 +56,18 @@ def _expected_votes(contract: DataContract) -> int:
     if contract.privacy.multi_owner and training is not None and training.expected_records is not None:
         return training.expected_records
     return contract.privacy.expected_units
+
+
+def _lost_sums(records: int, labels: int, sigma: float) -> str | None:
+    from dpsynth_platform.synth.text.embeddings import FEATURES
+
+    mean, noise = records / labels, sigma * math.sqrt(FEATURES)
+    if mean >= noise:
+        return None
+    return (
+        f"each label has about {mean:.3g} records, whose features add up to less than the noise of length {noise:.3g}: "
+        "what gets a label is mostly random; better: no generate.text.resample"
+    )
 
 
 def _lost(votes: int, candidates: int, what: str, sigma: float, so: str, way_out: str) -> str | None:

@@ -610,8 +610,6 @@ class Parts:
             yield f"generate.text.resample.column: missing, with by 'labels'; accepted: {accepted}"
         elif column not in conditioning:
             yield f"generate.text.resample.column: {column!r} is no conditioning column; accepted: {accepted}"
-        elif len(conditioning_values(self.columns[column])) < 2:
-            yield f"generate.text.resample.column: {column!r} has one value only; accepted: a column with two or more"
 
     def _inference(self, text: TextGeneration, inference: Inference, privacy: Privacy) -> Iterator[str]:
         """Adjacency and contexts that DP inference does not allow, and settings without effect."""

@@ -248,7 +248,7 @@ def _bytes_of_a_token(model: Any) -> int:
 def _in_words(parameters: InferenceParameters) -> str:
     """What the model writes, and how much one owner can change of it, for readers who are no experts."""
     drawn, layout, chosen = parameters.inference, parameters.layout, parameters.resampling
-    among = "" if chosen is None else f", of which votes choose {chosen.share_in_words}"
+    among = "" if chosen is None else f", of which {chosen.chosen_by} choose {chosen.share_in_words}"
     conditions = ", ".join(condition.column for condition in layout.conditions)
     alike = f" that are alike in {conditions}" if conditions else ""
     return (

@@ -62,6 +62,8 @@ class LabelChoice(Choice):
         sigma: the noise of each entry of the sums, in lengths of an owner's vector.
     """
 
+    chosen_by = "sums of features"
+
     label: Condition
     sigma: float
     pool: float

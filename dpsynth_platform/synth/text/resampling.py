@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -66,10 +66,12 @@ class Choice(ABC):
     """A choice from a pool of texts by a noisy result. Public; part of the sealed plan.
 
     Attributes:
+        chosen_by: the kind of noisy result, in words.
         sigma: the noise.
         pool: the number of texts that are written for each one that is taken.
     """
 
+    chosen_by: ClassVar[str]
     sigma: float
     pool: float
 
@@ -142,6 +144,8 @@ class Resampling(Choice):
     Attributes:
         sigma: the noise of each cluster's votes, in votes.
     """
+
+    chosen_by = "votes"
 
     clusters: int
     sigma: float

@@ -29,8 +29,10 @@ SCHEMA = pa.schema([("record", pa.string()), ("owner", pa.string()), ("label", p
 PLAIN = "dp_finetune"
 VOTES = "+votes"
 """Of a method whose texts are chosen among more, by private votes that the same plan pays for."""
+LABELS = "+labels"
+"""Of a method whose texts are chosen among more, and get their labels, by private sums that the same plan pays for."""
 UNCHOSEN = ", unchosen"
-"""The same model's texts, or documents, by chance: what the votes cost is spent, and they are not asked."""
+"""The same model's texts, or documents, by chance: what votes or sums cost is spent, and they are not asked."""
 NO_NOISE, UNTRAINED = "none", "untrained"
 HELD_OUT = 4
 """One unit of so many."""
@@ -120,7 +122,12 @@ class Cell:
     @property
     def generator(self) -> str:
         """The product's name of the method."""
-        return self.method.removesuffix(VOTES)
+        return self.method.removesuffix(VOTES).removesuffix(LABELS)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether texts are chosen among more by a noisy result."""
+        return self.method.endswith((VOTES, LABELS))
 
     @property
     def trains(self) -> bool:

@@ -194,10 +194,11 @@ def exact_sums(voters: Voters, labels: int, features: int) -> Counts:
     """
     total = np.zeros((labels, features + 1), dtype=np.int64)
     for records in _of_owners(voters):
-        own = np.zeros_like(total)
-        for record in records:
-            own[voters.groups[record]] += vector(voters.features[record])
-        total += own if len(records) == 1 else shortened(own, many=len(records) > MOST_IN_64_BITS)
+        of_owner, places = np.unique(voters.groups[records], return_inverse=True)
+        own = np.zeros((len(of_owner), features + 1), dtype=np.int64)
+        for record, place in zip(records, places.tolist(), strict=True):
+            own[place] += vector(voters.features[record])
+        total[of_owner] += shortened(own, many=len(records) > MOST_IN_64_BITS)
     return total
 
 

@@ -24,7 +24,7 @@ from dpsynth_platform.foundation.errors import (
     ResumeRefused,
 )
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves, twice
+from dpsynth_platform.privacy.events import GaussianSumsEvent, GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS, words_of
 from dpsynth_platform.privacy.units import RECORD_PARTS
@@ -275,6 +275,18 @@ def test_texts_are_chosen_among_more_by_their_votes(server, bounded, tmp_path, m
     (model / resampling.FILE_NAME).unlink()
     with pytest.raises(MechanismFailed, match="by which texts are chosen are missing"):
         GENERATOR.draw(model, 20)
+
+
+def test_texts_get_their_labels_by_sums(server, bounded, tmp_path):
+    plan = planned(endpoint=server.url, text={"resample": {"by": "labels", "noise": 2.0, "pool": 2.0}})
+    assert (GaussianSumsEvent(2.0, "add-or-remove", 2), 1) in list(leaves(event_from_json(plan.event)))
+    model = tmp_path / "model"
+    fitted(plan, bounded, model)
+    assert len(json.loads((model / resampling.FILE_NAME).read_text())["sums"]) == 2
+    drawn = GENERATOR.draw(model, 20).table()
+    assert drawn.num_rows == 20
+    known = {text for kind in TEXTS for text in TEXTS[kind]}
+    assert {re.sub(r", number.*", "", text) for text in drawn.column("body").to_pylist()} <= known
 
 
 def test_interrupted_counts_of_columns_are_not_drawn_again(server, bounded, tmp_path, monkeypatch):

@@ -83,7 +83,7 @@ class LabelChoice(Choice):
     def voters(self, bounded: Path, layout: TextLayout, encoder: TextEncoder, *, by_owner: bool) -> Voters:
         """All records with a text and a declared label; their groups are the labels."""
         alone = TextLayout(fields=layout.fields[:1], conditions=(self.label,))
-        groups = {(value,): number for number, value in enumerate(self.label.values)}
+        groups: dict[Given, int] = {(value,): number for number, value in enumerate(self.label.values)}
         return read_voters(bounded, alone, groups, encoder, by_owner=by_owner)
 
     def among(self, voters: Voters, groups: Sequence[Given], layout: TextLayout) -> Voters:

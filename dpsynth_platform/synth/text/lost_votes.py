@@ -29,6 +29,7 @@ def lost_votes_of(contract: DataContract, plan: SealedPlan) -> str | None:
     # They load the packages of language models, which tables have no use for.
     from dpsynth_platform.synth.text.evolution_sealing import LEAST_OVER_NOISE, EvolutionParameters
     from dpsynth_platform.synth.text.labelling import LabelChoice
+    from dpsynth_platform.synth.text.resampling import Resampling
     from dpsynth_platform.synth.text.sealing import choice_from_json
 
     votes, reasons = _expected_votes(contract), []
@@ -38,11 +39,10 @@ def lost_votes_of(contract: DataContract, plan: SealedPlan) -> str | None:
         enough = most >= evolution.labels  # each label keeps one text at least
         way_out = f"generate.text.evolution.population up to {most}" if enough else _NOT_BY_POPULATION
         reasons.append(_lost(votes, evolution.candidates, "text of a round", evolution.sigma, "lives on", way_out))
-    if "resampling" in plan.parameters:
-        chosen = choice_from_json(plan.parameters["resampling"])
-        if isinstance(chosen, LabelChoice):
-            reasons.append(_lost_sums(votes, len(chosen.label.values), chosen.sigma))
-            return "; ".join(filter(None, reasons)) or None
+    chosen = choice_from_json(plan.parameters["resampling"]) if "resampling" in plan.parameters else None
+    if isinstance(chosen, LabelChoice):
+        reasons.append(_lost_sums(votes, len(chosen.label.values), chosen.sigma))
+    if isinstance(chosen, Resampling):
         most = int(votes / (LEAST_OVER_NOISE * chosen.sigma))
         way_out = f"generate.text.resample.clusters up to {most}" if most > 1 else "no generate.text.resample"
         reasons.append(_lost(votes, chosen.clusters, "cluster", chosen.sigma, "is taken", way_out))

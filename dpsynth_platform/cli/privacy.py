@@ -231,6 +231,8 @@ def _in_words(leaf: DpEvent, times: int) -> str:
         )
     if isinstance(leaf, events.GaussianVotesEvent):
         return f"{number_of(times, 'histogram')} of votes with Gaussian noise, sigma {leaf.sigma:g}"
+    if isinstance(leaf, events.GaussianSumsEvent):
+        return f"{number_of(times, 'set')} of sums of vectors with Gaussian noise, sigma {leaf.sigma:g}"
     if isinstance(leaf, events.GaussianMeasuresEvent):
         return (
             f"measures of quality with Gaussian noise, as a table of counts with sigma {leaf.sigma:g}{_counted(leaf)}"

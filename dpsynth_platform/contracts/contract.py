@@ -230,6 +230,14 @@ class DataContract(Part):
         return [name for name in self.modelled if name in named and conditioning_values(self.columns[name])]
 
     @property
+    def label_column(self) -> str | None:
+        """The conditioning column by whose labels texts are chosen (`generate.text.resample`), if they are."""
+        chosen = None if self.generate.text is None else self.generate.text.resample
+        if chosen is None or chosen.by != "labels":
+            return None
+        return chosen.column or self.conditioning_columns[0]
+
+    @property
     def read_by_mechanism(self) -> list[str]:
         """Names of the columns that the mechanism reads: no pictures where these are drawn from texts."""
         pictures = None if self.generate.drawn is not None else self.image_column

@@ -449,6 +449,7 @@ class Parts:
                     f"booleans, integers with at most {MOST_CONDITIONING_VALUES} values"
                 )
         yield from self._counted(generate.text, modelled)
+        yield from self._labels(generate.text, modelled)
         if privacy is None:
             return
         if privacy.weighting == "owners":
@@ -598,6 +599,19 @@ class Parts:
                     f"generate.text.counts.{key_path(name)}: {', '.join(map(repr, unknown[:5]))}; accepted: "
                     f"{', '.join(values[:20])}{', ...' if len(values) > 20 else ''}"
                 )
+
+    def _labels(self, text: TextGeneration, modelled: Sequence[str]) -> Iterator[str]:
+        """No one conditioning column by whose labels texts could be chosen."""
+        if text.resample is None or text.resample.by != "labels":
+            return
+        named = modelled if text.given is None else text.given
+        conditioning = [name for name in modelled if name in named and conditioning_values(self.columns[name])]
+        column = text.resample.column or (conditioning[0] if len(conditioning) == 1 else None)
+        accepted = ", ".join(conditioning) or NO_COLUMN
+        if column is None:
+            yield f"generate.text.resample.column: missing, with by 'labels'; accepted: {accepted}"
+        elif column not in conditioning:
+            yield f"generate.text.resample.column: {column!r} is no conditioning column; accepted: {accepted}"
 
     def _inference(self, text: TextGeneration, inference: Inference, privacy: Privacy) -> Iterator[str]:
         """Adjacency and contexts that DP inference does not allow, and settings without effect."""

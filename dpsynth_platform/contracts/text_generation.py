@@ -25,6 +25,8 @@ DEFAULT_BATCH_SHARE, MOST_DEFAULT_BATCH = 8, 2048
 many small ones."""
 MOST_BATCH = 1_000_000
 """Largest number of owners in one context of DP inference."""
+CLUSTERS = 100
+"""Clusters of texts that records vote for, by default."""
 MOST_POPULATION = 100_000
 """Most texts that are kept after a vote of private evolution."""
 RETRIEVE = "retrieve"
@@ -313,15 +315,29 @@ class Evolution(Part):
 
 
 class Resample(Part):
-    """Choosing among more texts than requested, by private votes for clusters of them, at an extra cost."""
+    """Choosing among more texts than requested, by private votes or by a private classifier, at an extra cost."""
 
-    clusters: int = Field(
-        default=100,
+    by: Literal["clusters", "labels"] = Field(
+        default="clusters",
+        exclude_if=lambda by: by == "clusters",
+        description=(
+            "What records say: which `clusters` of texts they are near to; or, for the `labels` of a conditioning "
+            "column, the sums of their sentence features, by which each text gets the label that suits it best."
+        ),
+    )
+    column: ColumnName | None = Field(
+        default=None,
+        exclude_if=lambda column: column is None,
+        description="The conditioning column of `by: labels`; by default the only one.",
+    )
+    clusters: int | None = Field(
+        default=None,
+        exclude_if=lambda clusters: clusters is None,
         ge=2,
         le=10_000,
         description=(
-            "Number of clusters, of ten texts each that the same model writes; with `dp_inference`, of all documents, "
-            "at most as many as there are distinct ones."
+            f"Number of clusters, {CLUSTERS} by default, of ten texts each that the same model writes; with "
+            "`dp_inference`, of all documents, at most as many as there are distinct ones."
         ),
     )
     noise: float = Field(
@@ -329,8 +345,8 @@ class Resample(Part):
         gt=0,
         le=1e6,
         description=(
-            "Noise of each cluster's votes, as a multiple of their sensitivity; training, tokens or the other votes "
-            "have the rest of the budget."
+            "Noise of each cluster's votes, or of each entry of the sums, as a multiple of their sensitivity; "
+            "training, tokens or the other votes have the rest of the budget."
         ),
     )
     pool: float = Field(
@@ -339,6 +355,21 @@ class Resample(Part):
         le=100,
         description="Texts written for each one taken; with `dp_inference`, each of them costs budget.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_clusters(cls, part: Any) -> Any:
+        """A number of clusters where there are some: it decides what the mechanism does."""
+        missing = isinstance(part, dict) and part.get("by", "clusters") == "clusters" and part.get("clusters") is None
+        return part | {"clusters": CLUSTERS} if missing else part
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Resample:
+        if self.by == "labels" and self.clusters is not None:
+            raise ValueError(f"clusters: {self.clusters} with by 'labels'; accepted: none, or by clusters")
+        if self.by == "clusters" and self.column is not None:
+            raise ValueError(f"column: {self.column!r} with by 'clusters'; accepted: none, or by labels")
+        return self
 
 
 class KeptTexts(Part):
@@ -392,7 +423,7 @@ class TextGeneration(Part):
     inference: Inference | None = Field(default=None, description="For `dp_inference`.")
     evolution: Evolution | None = Field(default=None, description="For `aug_pe`.")
     resample: Resample | None = Field(
-        default=None, description="Choose texts among more by votes for clusters; by default not."
+        default=None, description="Choose texts among more, by votes for clusters or by labels; by default not."
     )
     pictures: DrawnPictures | None = Field(
         default=None,

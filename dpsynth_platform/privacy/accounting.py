@@ -35,6 +35,7 @@ from dpsynth_platform.privacy.events import (
     DpEvent,
     GaussianCountsEvent,
     GaussianMeasuresEvent,
+    GaussianSumsEvent,
     GaussianVotesEvent,
     SampledGaussianEvent,
     ThresholdedCountsEvent,
@@ -48,7 +49,7 @@ from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
 from dpsynth_platform.privacy.units import RECORD_PARTS, replaces
 
 Array = NDArray[np.float64]
-_GAUSSIAN = (GaussianCountsEvent, GaussianMeasuresEvent, GaussianVotesEvent)
+_GAUSSIAN = (GaussianCountsEvent, GaussianMeasuresEvent, GaussianSumsEvent, GaussianVotesEvent)
 
 # Shift patterns to try for one vector of counts, and the most cells of one pattern's distribution. Beyond either (b
 # above 8, or 4 where records are replaced; sigma in the thousands) the release claims its Renyi bound.

@@ -24,6 +24,7 @@ from dpsynth_platform.privacy.units import (
     check_adjacency,
     count_sensitivity,
     replaces,
+    vector_sensitivity,
     vote_sensitivity,
 )
 
@@ -155,6 +156,19 @@ class GaussianVotesEvent(_GaussianNoise):
     @property
     def sensitivity(self) -> Sensitivity:
         return vote_sensitivity(self.adjacency, self.max_contributions)
+
+
+@attr.frozen
+class GaussianSumsEvent(_GaussianNoise):
+    """Sums of vectors, those of one owner clipped together to the L2 norm 1, with continuous Gaussian noise.
+
+    See `units.vector_sensitivity`, also for records of several owners. `sigma` is in clipping norms. The noise is
+    rounded after it is added, which is post-processing.
+    """
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return vector_sensitivity(self.adjacency, self.max_contributions)
 
 
 @attr.frozen
@@ -579,6 +593,7 @@ LEAF_KINDS: dict[str, type[Any]] = {
     "gaussian-counts": GaussianCountsEvent,
     "gaussian-votes": GaussianVotesEvent,
     "gaussian-measures": GaussianMeasuresEvent,
+    "gaussian-sums": GaussianSumsEvent,
     "thresholded-counts": ThresholdedCountsEvent,
     "thresholded-gaussian-counts": ThresholdedGaussianCountsEvent,
     "sampled-gaussian": SampledGaussianEvent,

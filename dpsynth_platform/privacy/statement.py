@@ -36,6 +36,7 @@ from dpsynth_platform.privacy.events import (
     DpEvent,
     GaussianCountsEvent,
     GaussianMeasuresEvent,
+    GaussianSumsEvent,
     GaussianVotesEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
@@ -130,6 +131,7 @@ _COUNTS = (DiscreteGaussianCountsEvent, GaussianCountsEvent, ThresholdedCountsEv
 _CONTINUOUS = (
     GaussianCountsEvent,
     GaussianMeasuresEvent,
+    GaussianSumsEvent,
     GaussianVotesEvent,
     SampledGaussianEvent,
     ThresholdedGaussianCountsEvent,
@@ -472,7 +474,9 @@ def _rows(contract: DataContract) -> str:
         return _text("rows", "given", rows=rows)
     if text is None or text.inference is None:
         return _text("rows", "counted", counted=_text("counted", contract.privacy.weighting))
-    return _text("rows", "documents") if text.resample is None else _text("rows", "resampled", pool=text.resample.pool)
+    if text.resample is None:
+        return _text("rows", "documents")
+    return _text("rows", "resampled", pool=text.resample.pool, by=_text("resampled_by", text.resample.by))
 
 
 def _unit(contract: DataContract) -> str:
@@ -694,6 +698,9 @@ def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
     if GaussianVotesEvent in kinds:
         several_owners = all(leaf.adjacency == "fixed-graph" for leaf, _ in leaves(event))
         yield _assumption("assumptions", "votes_of_several_owners" if several_owners else "votes")
+    if GaussianSumsEvent in kinds:
+        several_owners = all(leaf.adjacency == "fixed-graph" for leaf, _ in leaves(event))
+        yield _assumption("assumptions", "sums_of_several_owners" if several_owners else "sums")
     if SampledGaussianEvent in kinds:
         yield words.clipping
     if _sampled(event):

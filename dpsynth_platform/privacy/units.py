@@ -139,6 +139,26 @@ def vote_sensitivity(adjacency: str, max_contributions: int) -> Sensitivity:
     return Sensitivity(l1=vectors * max_contributions, l2_squared=vectors)
 
 
+def vector_sensitivity(adjacency: str, max_contributions: int) -> Sensitivity:
+    """What one unit with at most b records changes in a sum of vectors that are clipped to a norm of 1.
+
+    The sum of an owner's vectors is clipped as one vector v. It is made of that owner's records alone, so under
+    `add-or-remove` and `zero-out` the total moves by v: L2 <= 1, whatever b is. Under `replace-one` it moves by v - v',
+    and vectors, unlike votes, may point in opposite directions: L2 <= |v| + |v'| <= 2.
+
+    Where a record has several owners (`fixed-graph`), each record's vector is clipped by itself, and the contents of at
+    most b records change: the total moves by b differences of such vectors, L2 <= 2b. `l1` is that of a single entry,
+    which moves no further; that of a whole vector depends on the number of its entries.
+
+    Raises:
+        AccountingError: see `check_adjacency`.
+    """
+    check_adjacency(adjacency, max_contributions)
+    clipped = max_contributions if adjacency == "fixed-graph" else 1
+    moved = (2 if replaces(adjacency) else 1) * clipped
+    return Sensitivity(l1=moved, l2_squared=moved * moved)
+
+
 def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, float]:
     """The (epsilon, delta) that a group of `size` units has from a guarantee for one.
 

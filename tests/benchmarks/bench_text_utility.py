@@ -14,7 +14,8 @@ Methods are `dp_finetune`; `ctcl`, which sorts the texts by the universal topics
 the same model as it is writes what records vote for; and `dp_inference`, where it writes what records make likely.
 With `+votes` after the method, texts are chosen among three times as many (`text.resample`; documents of
 `dp_inference`, each of which is paid for, among half as many more), in one plan, so that all else has more noise than
-without; a second line, `unchosen`, is of the same model's texts (the same documents) by chance.
+without; a second line, `unchosen`, is of the same model's texts (the same documents) by chance. `+labels` is the same
+with sums of features by label, by which texts also get their labels.
 
 `aug_pe+retrieved` chooses among a table of public texts of other kinds (`text_cells.others`), without a model;
 `aug_pe+public` has their variations by the model; with `+shared`, three texts share a vote. `results/text_public.jsonl`
@@ -50,8 +51,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from text_cells import NO_NOISE, PLAIN, SOURCES, UNCHOSEN, UNTRAINED, VOTES, Cell, Effort, Source, cut, divided
-from text_figures import attack_table, attacked, copies_table, learned_table, methods_table, utility_plot, votes_table
+from text_cells import LABELS, NO_NOISE, PLAIN, SOURCES, UNCHOSEN, UNTRAINED, VOTES, Cell, Effort, Source, cut, divided
+from text_figures import (
+    attack_table,
+    attacked,
+    copies_table,
+    labels_table,
+    learned_table,
+    methods_table,
+    utility_plot,
+    votes_table,
+)
 from text_methods import Planned, Spent, as_asked, contract_of, draw, fit, planned, read_by, unchosen
 
 from dpsynth_platform.quality.text.corpora import corpus_of
@@ -82,6 +92,11 @@ FIRST = [
     *(f"newsgroups/user/8/{{}}/{method}{VOTES}" for method in (PLAIN, *COMPARED)),
     *(f"newsgroups/user/{epsilon}/{{}}/{method}{VOTES}" for epsilon in ("1", "4") for method in (PLAIN, *COMPARED)),
     *(f"financial/record/4/{{}}/{method}{VOTES}" for method in (PLAIN, *COMPARED)),
+    *(
+        f"{line}/4/{{}}/{method}{LABELS}"
+        for line in ("newsgroups/user", "financial/record")
+        for method in ("aug_pe", PLAIN)
+    ),
 ]
 """The cells of one seed, which fills the braces; the most telling first."""
 
@@ -99,7 +114,7 @@ def measure(cell: Cell, source: Source, effort: Effort, data: Path) -> list[Line
         nats = learned(way, model, held_out.slice(0, effort.likelihoods)) if cell.trains else None
         with spent.on("drawing"):
             tables = {cell: draw(way, model, effort.texts)}
-        if cell.method.endswith(VOTES):
+        if cell.chooses:
             with unchosen():
                 tables[replace(cell, method=cell.method + UNCHOSEN)] = draw(way, model, effort.texts)
     about = {
@@ -189,7 +204,11 @@ def main() -> None:
         return
     if chosen.table:
         lines = read_lines(chosen.table)
-        print("\n\n".join(table(lines) for table in (learned_table, methods_table, votes_table, attack_table)))
+        print(
+            "\n\n".join(
+                table(lines) for table in (learned_table, methods_table, votes_table, labels_table, attack_table)
+            )
+        )
         for source in sorted({line["cell"]["source"] for line in lines} if chosen.plots else ()):
             (chosen.plots / f"texts-{source}.svg").write_text(utility_plot(lines, source))
         return

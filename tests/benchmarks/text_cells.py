@@ -34,8 +34,10 @@ VOTES = "+votes"
 """Of a method whose texts are chosen among more, by private votes that the same plan pays for."""
 PUBLIC, RETRIEVED, SHARED = "+public", "+retrieved", "+shared"
 """Of `aug_pe`: first candidates from a public table, also all variations and no model, and votes that three share."""
+LABELS = "+labels"
+"""Of a method whose texts are chosen among more, and get their labels, by private sums that the same plan pays for."""
 UNCHOSEN = ", unchosen"
-"""The same model's texts, or documents, by chance: what the votes cost is spent, and they are not asked."""
+"""The same model's texts, or documents, by chance: what votes or sums cost is spent, and they are not asked."""
 NO_NOISE, UNTRAINED = "none", "untrained"
 HELD_OUT = 4
 """One unit of so many."""
@@ -129,6 +131,11 @@ class Cell:
     def generator(self) -> str:
         """The product's name of the method."""
         return self.method.partition("+")[0]
+
+    @property
+    def chooses(self) -> bool:
+        """Whether texts are chosen among more by a noisy result."""
+        return self.method.endswith((VOTES, LABELS))
 
     @property
     def trains(self) -> bool:

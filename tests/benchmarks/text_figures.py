@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from text_cells import NO_NOISE, PLAIN, UNCHOSEN, UNTRAINED, VOTES, Cell, of_owners
+from text_cells import LABELS, NO_NOISE, PLAIN, UNCHOSEN, UNTRAINED, VOTES, Cell, of_owners
 
 from dpsynth_platform.audit.adhoc.tables import MEMBERS, OTHERS, REFERENCE, SYNTHETIC
 from dpsynth_platform.audit.adhoc.texts import text_evidence
@@ -42,7 +42,10 @@ ASKED = ("texts_read", "next_tokens")
 """What a language model was asked (`text_methods.Spent`)."""
 VOTED = ("mauve", "f1_features")
 """Figures that votes are judged by."""
-WAYS = {"by votes": VOTES, "by chance": VOTES + UNCHOSEN, "no votes": ""}
+WAYS = {
+    VOTES: {"by votes": VOTES, "by chance": VOTES + UNCHOSEN, "no votes": ""},
+    LABELS: {"by sums": LABELS, "by chance": LABELS + UNCHOSEN, "no sums": ""},
+}
 """How texts came to be among a method's, and how that ends its name."""
 REAL = "real texts"
 SHOWN = {
@@ -175,20 +178,25 @@ def attack_table(lines: Sequence[Line]) -> str:
     return written(rows)
 
 
-def votes_table(lines: Sequence[Line]) -> str:
-    """What votes did: figures of texts by votes, by chance among the same model's, and without votes."""
-    columns = [(way, ending, name) for name in VOTED for way, ending in WAYS.items()]
+def votes_table(lines: Sequence[Line], chosen: str = VOTES) -> str:
+    """What votes, or sums by label, did: figures of texts by them, by chance among the same model's, and without."""
+    columns = [(way, ending, name) for name in VOTED for way, ending in WAYS[chosen].items()]
     rows = [["texts", "method", "epsilon", *(f"{SHOWN[name]}, {way}" for way, _, name in columns)]]
     grouped = {(key.source, key.sampled, key.method, key.epsilon): (key, one) for key, one in by_cell(lines).items()}
-    voted = [key for key, _ in grouped.values() if key.method.endswith(VOTES)]
+    voted = [key for key, _ in grouped.values() if key.method.endswith(chosen)]
     for key in sorted(voted, key=lambda key: (key.source, key.method, ORDER[key.epsilon])):
-        method = key.method.removesuffix(VOTES)
+        method = key.method.removesuffix(chosen)
         told = []
         for _, ending, name in columns:
             group = grouped.get((key.source, key.sampled, method + ending, key.epsilon))
             told += figures(*group, [name]) if group else [""]
         rows.append([key.source, method, key.epsilon, *told])
     return written(rows)
+
+
+def labels_table(lines: Sequence[Line]) -> str:
+    """The same of sums by label."""
+    return votes_table(lines, LABELS)
 
 
 def computed_by(lines: Sequence[Line]) -> list[str]:

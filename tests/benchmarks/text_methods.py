@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -53,8 +53,8 @@ from dpsynth_platform.synth.text.base_models import DEFAULT
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.inference_choice import DIFFERENCE, PARTS, log_probabilities
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
-from dpsynth_platform.synth.text.private_text import Features
-from dpsynth_platform.synth.text.resampling import ClusterVotes, Resampling
+from dpsynth_platform.synth.text.labelling import LabelSums
+from dpsynth_platform.synth.text.resampling import Choice, ClusterVotes
 from dpsynth_platform.synth.text.sealing import PlanParameters, TextParameters
 from dpsynth_platform.synth.text.terms import terms_of
 from dpsynth_platform.synth.text.trained import deployed
@@ -106,7 +106,7 @@ def planned(cell: Cell, source: Source, effort: Effort) -> Planned:
 
 def affordable(cell: Cell, source: Source, effort: Effort) -> tuple[DataContract, int]:
     """The contract of DP inference with the smallest contexts that are paid for, and how many units they take."""
-    contexts = round(effort.contexts * (PAID_POOL if cell.method.endswith(VOTES) else 1))
+    contexts = round(effort.contexts * (PAID_POOL if cell.chooses else 1))
     for owners in OWNERS:
         units = min(source.units, owners * contexts)
         contract = contract_of(cell, replace(source, units=units), effort, owners, source.units**-1.1)
@@ -150,9 +150,10 @@ def contract_of(
     if cell.generator == "ctcl":
         text |= {"max_tokens": source.max_tokens + KEYWORDS_TOKENS, "most_tokens": longest}
     pool = 1.0
-    if cell.method.endswith(VOTES):
+    if cell.chooses:
         pool = PAID_POOL if cell.generator == "dp_inference" else POOL
-        text["resample"] = {"clusters": effort.population, "noise": VOTE_NOISE, "pool": pool}
+        by = {"clusters": effort.population} if cell.method.endswith(VOTES) else {"by": "labels"}
+        text["resample"] = by | {"noise": VOTE_NOISE, "pool": pool}
     if cell.generator == "aug_pe":
         evolution: dict[str, Any] = {"population": effort.population, "rounds": ROUNDS, "variations": VARIATIONS}
         if PUBLIC in cell.method or RETRIEVED in cell.method:
@@ -281,13 +282,19 @@ def draw(way: Planned, model: Path, rows: int) -> pa.Table:
 
 @contextmanager
 def unchosen() -> Iterator[None]:
-    """Of the texts among which votes choose, some are taken by chance; no more are written than are taken."""
+    """Of the texts among which votes or sums choose, some are taken by chance; no more are written than are taken."""
 
-    def take(votes: ClusterVotes, features: Features, number: int, random: np.random.Generator) -> list[int]:
-        return sorted(random.permutation(len(features))[:number].tolist())
+    def taken(result: Any, texts: Mapping[Any, Sequence[str]], counts: Mapping[Any, int], encoder: Any) -> Any:
+        random = np.random.default_rng()
+        return {
+            label: [own[at] for at in sorted(random.permutation(len(own))[: counts[label]].tolist())]
+            for label, own in texts.items()
+        }
 
-    alone = mock.patch.object(Resampling, "pools", lambda plan, counts: dict(counts))
-    with mock.patch.object(ClusterVotes, "take", take), alone:
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(Choice, "pools", lambda plan, counts: dict(counts)))
+        for kind in (ClusterVotes, LabelSums):
+            patches.enter_context(mock.patch.object(kind, "taken", taken))
         yield
 
 

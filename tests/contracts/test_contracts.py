@@ -142,7 +142,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "generate.text",
         {"column": "letter", "resample": "yes"},
-        "text.resample: 'yes'; accepted: keys below it, of clusters, noise, pool",
+        "text.resample: 'yes'; accepted: keys below it, of by, clusters, column, noise, pool",
     ),
     ("privacy.guarantee", [8, 1e-6], "privacy.guarantee: a list; accepted: keys below it, of delta, epsilon"),
     # Impossible values.

@@ -24,7 +24,7 @@ from dpsynth_platform.foundation.errors import (
     ResumeRefused,
 )
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves, twice
+from dpsynth_platform.privacy.events import GaussianSumsEvent, GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS, words_of
 from dpsynth_platform.privacy.units import RECORD_PARTS
@@ -36,7 +36,7 @@ from dpsynth_platform.synth.text import evolution, resampling
 from dpsynth_platform.synth.text.dp_finetune import COLUMNS
 from dpsynth_platform.synth.text.evolution import AugPe
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
-from dpsynth_platform.synth.text.resampling import read_votes
+from dpsynth_platform.synth.text.resampling import ClusterVotes, read_votes
 from dpsynth_platform.synth.text.sealing import started_from
 
 GENERATOR = generator("aug_pe")
@@ -251,7 +251,8 @@ def test_an_evolution_interrupted_before_the_vote_for_clusters_continues_and_vot
     assert GENERATOR.is_complete(model)
     assert voted == [3]
     assert (model / FILE_NAME).read_bytes() == rounds
-    assert len(read_votes(model).votes) == 3
+    sealed = EvolutionParameters.of(plan)
+    assert len(read_votes(model, sealed.resampling, sealed.layout).votes) == 3
     assert SECRET not in json.dumps([document for *_, document in server.asked])
     assert SECRET.encode() not in b"".join(file.read_bytes() for file in model.rglob("*") if file.is_file())
 
@@ -259,13 +260,13 @@ def test_an_evolution_interrupted_before_the_vote_for_clusters_continues_and_vot
 def test_texts_are_chosen_among_more_by_their_votes(server, bounded, tmp_path, monkeypatch):
     plan, model = planned(endpoint=server.url, text=CHOSEN), tmp_path / "model"
     fitted(plan, bounded, model)
-    written, chosen = [], resampling.taken
+    written, chosen = [], ClusterVotes.taken
 
     def taken(votes, texts, counts, encoder):
         written.append((sum(map(len, texts.values())), sum(counts.values())))
         return chosen(votes, texts, counts, encoder)
 
-    monkeypatch.setattr(resampling, "taken", taken)
+    monkeypatch.setattr(ClusterVotes, "taken", taken)
     drawn = GENERATOR.draw(model, 20).table()
     ((pool, rows),) = written
     assert (rows, 30 <= pool <= 40) == (20, True)
@@ -274,6 +275,18 @@ def test_texts_are_chosen_among_more_by_their_votes(server, bounded, tmp_path, m
     (model / resampling.FILE_NAME).unlink()
     with pytest.raises(MechanismFailed, match="by which texts are chosen are missing"):
         GENERATOR.draw(model, 20)
+
+
+def test_texts_get_their_labels_by_sums(server, bounded, tmp_path):
+    plan = planned(endpoint=server.url, text={"resample": {"by": "labels", "noise": 2.0, "pool": 2.0}})
+    assert (GaussianSumsEvent(2.0, "add-or-remove", 2), 1) in list(leaves(event_from_json(plan.event)))
+    model = tmp_path / "model"
+    fitted(plan, bounded, model)
+    assert len(json.loads((model / resampling.FILE_NAME).read_text())["sums"]) == 2
+    drawn = GENERATOR.draw(model, 20).table()
+    assert drawn.num_rows == 20
+    known = {text for kind in TEXTS for text in TEXTS[kind]}
+    assert {re.sub(r", number.*", "", text) for text in drawn.column("body").to_pylist()} <= known
 
 
 def test_interrupted_counts_of_columns_are_not_drawn_again(server, bounded, tmp_path, monkeypatch):

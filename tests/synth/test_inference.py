@@ -35,7 +35,7 @@ from dpsynth_platform.foundation.errors import (
 )
 from dpsynth_platform.privacy import statement
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
+from dpsynth_platform.privacy.events import GaussianSumsEvent, GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.reviewing import contract_words
 from dpsynth_platform.synth.conditions import Condition
@@ -411,6 +411,7 @@ def test_what_is_written_is_drawn_and_no_more(model):
 
 
 CHOSEN = {"resample": {"clusters": 3, "noise": 2.0, "pool": 2.5}}
+LABELLED = {"resample": {"by": "labels", "noise": 2.0, "pool": 2.5}}
 
 
 def test_documents_to_choose_among_and_votes_for_them_are_paid_for(base):
@@ -465,6 +466,7 @@ def test_how_many_rows_there_will_be_is_said_as_it_is(base):
     for text, stated, said in (
         ({}, "as many as documents", "one for every document that"),
         (CHOSEN, every, every),
+        (LABELLED, f"{every} that were paid for and written, chosen by noisy sums", every),
     ):
         contract = contract_for(base, rows="auto", text=text)
         assert statement._rows(contract).startswith(f"synthetic rows, {stated}")
@@ -498,6 +500,19 @@ def test_documents_are_chosen_by_votes(base, bounded, tmp_path, monkeypatch):
     (model / resampling.FILE_NAME).unlink()
     with pytest.raises(MechanismFailed, match="not complete"):
         GENERATOR.draw(model, 3)
+
+
+def test_documents_get_their_labels_by_sums(base, bounded, tmp_path):
+    plan = planned(base, rows=12, text=LABELLED)
+    assert GaussianSumsEvent(2.0, "add-or-remove", 2) in [leaf for leaf, _ in leaves(event_from_json(plan.event))]
+    described = GENERATOR.describe(plan)
+    assert "then sums of sentence features for each" in described["event"]
+    assert "of which sums of features choose one in 2.5" in described["training_in_words"]
+    model = fitted(plan, bounded, tmp_path / "model")
+    written = {text.body.strip() for text in read_texts(model)}
+    drawn = GENERATOR.draw(model, 6).table()
+    assert 1 <= drawn.num_rows <= 6
+    assert {text.strip() for text in drawn.column(InferenceParameters.of(plan).layout.fields[0]).to_pylist()} <= written
 
 
 def test_before_a_record_is_read_the_same_entry_begins_again(base, bounded, tmp_path, monkeypatch):

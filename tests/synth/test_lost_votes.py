@@ -71,6 +71,16 @@ def test_clusters_with_votes_below_the_noise_are_reported(base, method):
     assert checked(contract_of(base, method=method, resample=asked | {"clusters": 33}))[0] is None
 
 
+@pytest.mark.parametrize("method", ["aug_pe", "dp_finetune"])
+def test_sums_of_labels_below_the_noise_are_reported(base, method):
+    asked = {"by": "labels", "noise": 10.0}
+    said, _ = checked(contract_of(base, method=method, units=300, resample=asked))
+    expected = "each label has about 150 records, whose features add up to less than the noise of length 196: "
+    assert expected in said
+    found, _ = checked(contract_of(base, method="dp_finetune", resample=asked | {"pool": 1}))
+    assert found is None  # with a pool of 1, labels are exchanged
+
+
 def test_too_few_people_for_any_clusters(base):
     said, _ = checked(contract_of(base, method="dp_finetune", units=100, resample={"clusters": 10, "noise": 20}))
     assert "better: no generate.text.resample" in said

@@ -20,15 +20,17 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves, token_selection_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.evolution import votes as evolution_votes
 from dpsynth_platform.synth.evolution.loop import Rounds, evolve
 from dpsynth_platform.synth.evolution.votes import noisy_votes
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
-from dpsynth_platform.synth.text import resampling
+from dpsynth_platform.synth.text import labelling, resampling
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.evolution_votes import Voters
 from dpsynth_platform.synth.text.inference_choice import drawn, owner_score, scores
+from dpsynth_platform.synth.text.labelling import LabelChoice
 
 SHOWN = 1.0
 """The epsilon at which deltas are compared; the score is the logarithm of the likelihoods' ratio, so that an attacker
@@ -136,7 +138,7 @@ def owner_votes(plan, monkeypatch, *, by_owner=True):
             lambda features, groups, voters=voters: noisy_votes(voters, features, groups, parameters.sigma),
             journal,
         )
-        last = resampling.vote(chosen, [str(number) for number in range(OWNERS)], voters, Letters())
+        last = chosen.measured(lambda: [str(number) for number in range(OWNERS)], voters, Letters())
         without = np.bincount(known, minlength=OWNERS)
         shown = [(votes, parameters.sigma) for votes in journal.counted] + [(last.votes, chosen.sigma)]
         moved = [(votes / RECORD_PARTS - without - 1 / 2) / sigma**2 for votes, sigma in shown]
@@ -229,6 +231,60 @@ def test_a_last_vote_without_payment_is_found(plan, monkeypatch):
     assert found_for_certain(**TRIALS, **rates_of(whole, 1.0), delta=delta, claimed=SHOWN, miss=1e-7)
     coins, found = owner_votes(plan, monkeypatch)
     assert proven_epsilon(found, coins, threshold=SHOWN, delta=delta) > SHOWN
+
+
+# Sums of features by label.
+
+SUMMED = np.eye(3, dtype=np.float32)[0]
+LABEL = Condition("kind", tuple(f"kind {number}" for number in range(OWNERS)))
+SUMS = LabelChoice(LABEL, 0.625, 1.0)
+"""Of epsilon 8 and delta 1e-5, about, like all votes above together."""
+
+
+class Three:
+    def encode(self, texts):
+        return np.eye(3, dtype=np.float32)[: len(texts)]
+
+
+def owner_sums(*, by_owner=True):
+    """Coins and scores of all trials, as for votes: each owner has a label of its own, and a coin for being there."""
+    rng = np.random.default_rng()
+    one, own = labelling.vector(SUMMED) / RECORD_PARTS, labelling.shortened(B * labelling.vector(SUMMED)) / RECORD_PARTS
+    coins, found = [], []
+    for _ in range(RUNS):
+        there = rng.random(OWNERS) < 0.5
+        known = rng.integers(0, OWNERS, KNOWN)
+        groups = np.concatenate([known, np.repeat(np.flatnonzero(there), B)])
+        owners = np.concatenate([OWNERS + np.arange(KNOWN), np.repeat(np.flatnonzero(there), B)])
+        voters = Voters(np.repeat(SUMMED[None], len(groups), axis=0), groups, owners if by_owner else None)
+        shown = SUMS.measured(list, voters, Three()).sums / RECORD_PARTS
+        without = np.bincount(known, minlength=OWNERS)[:, None] * one
+        coins.append(there)
+        found.append((shown - without - own / 2) @ own / SUMS.sigma**2)
+    return np.concatenate(coins), np.concatenate(found)
+
+
+def test_sums_by_label_prove_no_more_than_is_claimed():
+    (leaf,) = [leaf for leaf, _ in leaves(SUMS.event("add-or-remove", B))]
+    mu = 1 / leaf.sigma
+    delta = gaussian_delta(mu, SHOWN)
+    assert found_for_certain(**TRIALS, **rates_of(mu, 1.0), delta=delta, claimed=0.4, miss=1e-7)
+    coins, found = owner_sums()
+    assert 0.4 < proven_epsilon(found, coins, threshold=SHOWN, delta=delta) <= SHOWN
+
+
+def test_sums_with_too_little_noise_by_a_fifth_are_found(monkeypatch):
+    noise, mu = sample_rounded_gaussian, 1 / SUMS.sigma
+    monkeypatch.setattr(labelling, "sample_rounded_gaussian", lambda sums, sigma: noise(sums, 0.8 * sigma))
+    delta = gaussian_delta(mu, SHOWN)
+    assert found_for_certain(**TRIALS, **rates_of(mu, 0.8), delta=delta, claimed=SHOWN, miss=1e-7)
+    coins, found = owner_sums()
+    assert proven_epsilon(found, coins, threshold=SHOWN, delta=delta) > SHOWN
+
+
+def test_an_owner_whose_features_are_not_shortened_together_is_found():
+    coins, found = owner_sums(by_owner=False)
+    assert proven_epsilon(found, coins, threshold=SHOWN, delta=gaussian_delta(1 / SUMS.sigma, SHOWN)) > SHOWN
 
 
 # Tokens.

@@ -22,6 +22,7 @@ from dpsynth_platform.foundation.progress import silent
 from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.privacy.accounting import cost
 from dpsynth_platform.privacy.events import (
+    GaussianSumsEvent,
     GaussianVotesEvent,
     SampledGaussianEvent,
     event_from_json,
@@ -39,6 +40,7 @@ from dpsynth_platform.synth.text import (
     evolution,
     inference,
     inference_writing,
+    labelling,
     resampling,
 )
 from dpsynth_platform.synth.text.inference_choice import PARTS
@@ -209,6 +211,18 @@ def test_votes_for_clusters(neighbours, base, tmp_path, monkeypatch):
         dp_finetune._vote(MechanismRun(plan, bounded, None, bounded.parent), TextParameters.of(plan), None, bounded)
     votes = paid(event_from_json(plan.event), GaussianVotesEvent)
     assert 0.99 * votes < voted.rho() <= votes * ROUNDED
+
+
+def test_sums_by_label(neighbours, base, tmp_path, monkeypatch):
+    summed = Noiseless(monkeypatch, labelling)
+    monkeypatch.setattr(dp_finetune, "SentenceEncoder", Letters)
+    plan = planned("dp_finetune", {"resample": {"by": "labels", "noise": 2.0}}, base, training=TRAINING)
+    what, *tables = neighbours
+    for bounded in tables:
+        dp_finetune._vote(MechanismRun(plan, bounded, None, bounded.parent), TextParameters.of(plan), None, bounded)
+    paid_for = paid(event_from_json(plan.event), GaussianSumsEvent)
+    assert 0.5 * paid_for < summed.rho() <= paid_for * ROUNDED
+    assert what != "alike" or summed.rho() > 0.98 * paid_for
 
 
 def test_the_histogram_of_topics(neighbours, base, monkeypatch):

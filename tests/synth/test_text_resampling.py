@@ -30,10 +30,8 @@ from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.resampling import (
     ClusterVotes,
     Resampling,
-    all_voters,
     clustered,
     read_votes,
-    vote,
     vote_once,
     write_votes,
 )
@@ -45,6 +43,7 @@ GENERATOR = generator("dp_finetune")
 SOURCE = pa.schema([("person", pa.string()), ("region", pa.string()), ("letter", pa.string())])
 LAYOUT = TextLayout(fields=("letter",))
 AXES = np.eye(3, dtype=np.float32)
+PLAN = Resampling(4, 1.0, 1.0)
 
 
 class Letters:
@@ -101,8 +100,8 @@ def test_one_owner_moves_the_votes_by_one_vote_at_most(tmp_path, monkeypatch):
     def histogram(name, records):
         rows = pa.table({"letter": [text for text, _ in records], OWNER_COLUMN: [owner for _, owner in records]})
         write_table(tmp_path / name, rows.schema, rows.to_batches())
-        voters = all_voters(tmp_path / name, LAYOUT, Letters(), by_owner=True)
-        return vote(Resampling(4, 1.0, 1.0), ["a"], voters, Letters()).votes
+        voters = PLAN.voters(tmp_path / name, LAYOUT, Letters(), by_owner=True)
+        return PLAN.measured(lambda: ["a"], voters, Letters()).votes
 
     others = [("aaa", "1"), ("bb", "1"), ("c", "2"), ("dd", "3")]
     before = histogram("before", others)
@@ -121,22 +120,22 @@ def test_pools_are_as_large_as_is_said_and_texts_are_taken_label_by_label():
         assert all(one.texts_for(one.taken_of(texts)) <= texts for texts in range(200))
     votes = ClusterVotes(np.eye(21, dtype=np.float32)[:2], np.array([9, 0]))
     texts = {("a",): ["aaa", "bbb", "aab", "bba"], ("b",): ["bb", "b"], ("c",): []}
-    found = resampling.taken(votes, texts, {("a",): 2, ("b",): 1, ("c",): 3}, Letters())
+    found = votes.taken(texts, {("a",): 2, ("b",): 1, ("c",): 3}, Letters())
     assert (found["a",], len(found["b",]), found["c",]) == (["aaa", "aab"], 1, [])
 
 
 def test_votes_are_read_back_or_not_at_all(tmp_path):
     with pytest.raises(MechanismFailed, match="missing or damaged"):
-        read_votes(tmp_path)
+        read_votes(tmp_path, PLAN, LAYOUT)
     write_votes(tmp_path, ClusterVotes(AXES, np.array([1, -2, 3])))
-    found = read_votes(tmp_path)
+    found = read_votes(tmp_path, PLAN, LAYOUT)
     assert (found.centers.tolist(), found.votes.tolist()) == (AXES.tolist(), [1, -2, 3])
     for content in ("{", "{}", '{"centers": [[1.0]], "votes": [1, 2]}'):
         (tmp_path / resampling.FILE_NAME).write_text(content)
         with pytest.raises(MechanismFailed, match="missing or damaged"):
-            read_votes(tmp_path)
+            read_votes(tmp_path, PLAN, LAYOUT)
     with pytest.raises(MechanismFailed, match="no synthetic text"):
-        vote(Resampling(4, 1.0, 1.0), [], None, Letters())
+        PLAN.measured(list, None, Letters())
 
 
 def test_a_vote_is_counted_once_and_an_interrupted_one_is_deleted(tmp_path, monkeypatch):
@@ -152,7 +151,7 @@ def test_a_vote_is_counted_once_and_an_interrupted_one_is_deleted(tmp_path, monk
     vote_once(model, model / "alone", lambda: replace(found, votes=np.array([4, 5, 6])))
     assert [file.name for file in model.iterdir()] == ["resampling.json"]
     vote_once(model, model / "alone", lambda: pytest.fail("voted twice"))
-    assert read_votes(model).votes.tolist() == [4, 5, 6]
+    assert read_votes(model, PLAN, LAYOUT).votes.tolist() == [4, 5, 6]
 
 
 def _stop():
@@ -284,7 +283,7 @@ def test_a_run_interrupted_before_the_vote_continues_and_votes_once(base, bounde
     assert (model / "weights.safetensors").read_bytes() == weights
     assert voted == [1]
     assert not (model / "training").exists()
-    assert 1 <= len(read_votes(model).votes) <= 4
+    assert 1 <= len(read_votes(model, PLAN, LAYOUT).votes) <= 4
     before = {file: file.read_bytes() for file in model.rglob("*") if file.is_file()}
     asked = []
     monkeypatch.setattr(

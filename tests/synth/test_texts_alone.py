@@ -44,7 +44,8 @@ from dpsynth_platform.synth.text.evolution import _sizes
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.filtering import Rules
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
-from dpsynth_platform.synth.text.resampling import read_votes
+from dpsynth_platform.synth.text.layout import TextLayout
+from dpsynth_platform.synth.text.resampling import Resampling, read_votes
 from dpsynth_platform.synth.text.sealing import TextParameters
 from dpsynth_platform.synth.text.terms import TextTerms
 
@@ -281,7 +282,8 @@ def test_texts_are_chosen_by_votes_without_columns(base, bounded, tmp_path, serv
         text["evolution"] = PARTS["aug_pe"]["evolution"] | {"endpoint": {"url": server.url, "attempts": 2}}
     plan = planned(contract_for(method, base, **text))
     fitted(plan, bounded, tmp_path / "model")
-    assert len(read_votes(tmp_path / "model").votes) == 2
+    chosen, layout = Resampling(**plan.parameters["resampling"]), TextLayout.from_json(plan.parameters["layout"])
+    assert len(read_votes(tmp_path / "model", chosen, layout).votes) == 2
     kept = TextTerms(rules=Rules(duplicates="kept"))  # so small a model knows four sentences
     assert generator(method).draw(tmp_path / "model", 6, texts=kept).table().num_rows == 6
 

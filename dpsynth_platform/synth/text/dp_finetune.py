@@ -11,7 +11,7 @@ model directory holds
     columns/        measurements and model of the columns, where some are counted
     training/       the journal of executed steps and the encrypted checkpoints, during the training
     weights.safetensors, trained.json     the result of the training, once it is complete
-    resampling.json the noisy votes by which texts are chosen, where the plan has some
+    resampling.json the noisy votes or sums by which texts are chosen, where the plan has some
 
 An interrupted training continues from its last checkpoint: the journal counts every executed step, and the plan has
 paid for some more than it needs. Interrupted counts are not drawn a second time.
@@ -409,17 +409,17 @@ def _examples(bounded: Path, directory: Path, encoder: Encoder, ranks: Ranks | N
 
 
 def _vote(run: MechanismRun, parameters: TextParameters, base: BaseModel, records: Path) -> None:
-    """Private records vote for clusters of the trained model's texts, if the plan has such votes and none are drawn."""
+    """Votes for clusters of the trained model's texts, or sums by label, if the plan has some and none are drawn."""
     chosen = parameters.resampling
     if chosen is None:
         return
 
-    def count() -> resampling.ClusterVotes:
+    def count() -> resampling.NoisyResult:
         encoder, by_owner = SentenceEncoder("cpu"), run.plan.guarantee["adjacency"] != "fixed-graph"
         texts = _TrainedTexts(parameters, base, run.directory, run.device, run.progress)
-        pool = texts.pool(ReleaseSchema.from_json(run.plan.release), chosen.texts)
-        voters = resampling.all_voters(records, parameters.layout, encoder, by_owner=by_owner)
-        return resampling.vote(chosen, pool, voters, encoder)
+        voters = chosen.voters(records, parameters.layout, encoder, by_owner=by_owner)
+        release = ReleaseSchema.from_json(run.plan.release)
+        return chosen.measured(lambda: texts.pool(release, chosen.texts), voters, encoder)
 
     resampling.vote_once(run.directory, run.directory / TRAINING, count)
 
@@ -445,13 +445,13 @@ class _TrainedTexts:
         return [text for texts in written.values() for text in texts]
 
     def chosen(self, counts: Mapping[Given, int]) -> tuple[dict[Given, list[str]], Kept]:
-        """At most so many texts of each prompt; chosen by votes, if there are any."""
+        """At most so many texts of each prompt; chosen by votes or sums, if there are any."""
         plan = self.parameters.resampling
         if plan is None:
             return self.drawn(counts)
-        votes = resampling.read_votes(self.directory)
+        votes = resampling.read_votes(self.directory, plan, self.parameters.layout)
         written, kept = self.drawn(plan.pools(counts))
-        return resampling.taken(votes, written, counts, SentenceEncoder("cpu")), kept
+        return votes.taken(written, counts, SentenceEncoder("cpu")), kept
 
     def drawn(self, counts: Mapping[Given, int]) -> tuple[dict[Given, list[str]], Kept]:
         """At most so many texts of each prompt, and the counts of all that were drawn."""

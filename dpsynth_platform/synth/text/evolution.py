@@ -14,7 +14,7 @@ holds
     claim.json          the ledger entry's one-time claim
     columns/            measurements and model of the columns, where some are counted (`counted`)
     evolution.jsonl     candidates and noisy votes of every round
-    resampling.json     the noisy votes by which texts are chosen, where the plan has some
+    resampling.json     the noisy votes or sums by which texts are chosen, where the plan has some
     plan.json, survivors.json     the survivors of the last vote
 
 An interrupted evolution continues at no further cost: drawn votes are on disk before anything follows from them.
@@ -167,9 +167,11 @@ class AugPe(TextGenerator[EvolutionParameters]):
             if chosen is not None:
                 texts = _Texts(parameters, surviving, lambda labels: replace(foundation, groups=labels), run.progress)
 
-                def count() -> resampling.ClusterVotes:
-                    pool = [text for own in texts.divided(apportioned(chosen.texts, groups)).values() for text in own]
-                    return resampling.vote(chosen, pool, voters, encoder)
+                def pool() -> list[str]:
+                    return [text for own in texts.divided(apportioned(chosen.texts, groups)).values() for text in own]
+
+                def count() -> resampling.NoisyResult:
+                    return chosen.measured(pool, chosen.among(voters, list(groups), parameters.layout), encoder)
 
                 resampling.vote_once(directory, directory / resampling.VOTING, count)
             write_durably(directory / PLAN, run.plan.to_json())
@@ -230,8 +232,8 @@ class AugPe(TextGenerator[EvolutionParameters]):
         if chosen is None:
             written = texts.divided(counts)
         else:
-            votes = resampling.read_votes(directory)
-            written = resampling.taken(votes, texts.divided(chosen.pools(counts)), counts, SentenceEncoder("cpu"))
+            votes = resampling.read_votes(directory, chosen, parameters.layout)
+            written = votes.taken(texts.divided(chosen.pools(counts)), counts, SentenceEncoder("cpu"))
         whole = with_texts(table, release, parameters.layout.fields[0], prompts, written)
         return Drawing(
             whole.schema, whole.num_rows, iter(whole.to_batches()), missing=drawn.missing, measured=drawn.measured

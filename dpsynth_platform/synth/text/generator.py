@@ -75,7 +75,7 @@ class TextGenerator(Generator, Generic[P]):
         return plan, self.kind.of(plan)
 
     def lacks_votes(self, directory: Path) -> bool:
-        """Whether the plan has votes for clusters that are not on disk."""
+        """Whether the plan chooses texts by votes or sums that are not on disk."""
         return not resampling.has_votes(directory) and self.kind.of(read_plan(directory)).resampling is not None
 
     def begun(self, run: MechanismRun) -> tuple[P, BaseModel]:
@@ -96,8 +96,8 @@ class TextGenerator(Generator, Generic[P]):
         return parameters, base
 
 
-def then_votes(chosen: resampling.Resampling | None, of: str) -> str:
-    """The votes for clusters of some texts, as the last part of an event in words."""
+def then_votes(chosen: resampling.Choice | None, of: str) -> str:
+    """The votes for clusters of some texts, or sums by label, as the last part of an event in words."""
     return "" if chosen is None else f"; then {chosen.in_words(of)}"
 
 

@@ -15,7 +15,7 @@ records finally vote for clusters of them. A model directory holds
     columns/        measurements and model of the columns, where some are counted
     texts.jsonl     the documents
     written.json    says that they are complete
-    resampling.json the noisy votes by which documents are chosen, where the plan has some
+    resampling.json the noisy votes or sums by which documents are chosen, where the plan has some
 
 An interrupted mechanism does not continue: its documents are lost, and another attempt is a new spend. Only if all
 documents are there and the votes are not, the same attempt continues with the vote.
@@ -135,11 +135,13 @@ class DpInference(TextGenerator[InferenceParameters]):
             _write(run, parameters, base)
         if chosen is not None and encoder is not None:
 
-            def count() -> resampling.ClusterVotes:
+            def documents() -> list[str]:
                 texts, special = _read(directory)
-                documents = [body for own in _documents(texts, parameters.layout, special).values() for body in own]
-                voters = resampling.all_voters(run.bounded, parameters.layout, encoder, by_owner=True)
-                return resampling.vote(chosen, documents, voters, encoder)
+                return [body for own in _documents(texts, parameters.layout, special).values() for body in own]
+
+            def count() -> resampling.NoisyResult:
+                voters = chosen.voters(run.bounded, parameters.layout, encoder, by_owner=True)
+                return chosen.measured(documents, voters, encoder)
 
             resampling.vote_once(directory, directory / resampling.VOTING, count)
 
@@ -176,8 +178,9 @@ class DpInference(TextGenerator[InferenceParameters]):
             )
         documents = _documents(written, layout, special)
         if chosen is not None:
-            votes, counts = resampling.read_votes(directory), _shares(documents, most if rows is None else rows)
-            documents = resampling.taken(votes, documents, counts, SentenceEncoder("cpu"))
+            votes = resampling.read_votes(directory, chosen, layout)
+            counts = _shares(documents, most if rows is None else rows)
+            documents = votes.taken(documents, counts, SentenceEncoder("cpu"))
         release, many = ReleaseSchema.from_json(plan.release), _ROWS_FOR_A_DOCUMENT * len(written)
         columns = DrawRequest(directory / COLUMNS, many, request.constraints, request.given)
         drawn = counted.draw(parameters.columns, release, columns)
@@ -245,7 +248,7 @@ def _bytes_of_a_token(model: Any) -> int:
 def _in_words(parameters: InferenceParameters) -> str:
     """What the model writes, and how much one owner can change of it, for readers who are no experts."""
     drawn, layout, chosen = parameters.inference, parameters.layout, parameters.resampling
-    among = "" if chosen is None else f", of which votes choose {chosen.share_in_words}"
+    among = "" if chosen is None else f", of which {chosen.chosen_by} choose {chosen.share_in_words}"
     conditions = ", ".join(condition.column for condition in layout.conditions)
     alike = f" that are alike in {conditions}" if conditions else ""
     return (

@@ -49,7 +49,7 @@ from dpsynth_platform.privacy.events import (
     token_selection_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.text.resampling import Resampling
+from dpsynth_platform.synth.text.resampling import Choice
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class InferencePlan:
         *,
         units: int,
         rows: int | None,
-        chosen: Resampling | None = None,
+        chosen: Choice | None = None,
         beside: Callable[[DpEvent], DpEvent],
     ) -> InferencePlan:
         """The plan with as many tokens as the rows may need, or as the budget buys.
@@ -166,7 +166,7 @@ class InferencePlan:
 
 
 def _too_few(
-    bought: InferencePlan, guarantee: Guarantee, rows: int | None, documents: int, chosen: Resampling | None
+    bought: InferencePlan, guarantee: Guarantee, rows: int | None, documents: int, chosen: Choice | None
 ) -> str:
     """What the budget buys, and what would buy more."""
     request = "not one document fits" if rows is None and documents == 1 else f"{documents} documents are requested"

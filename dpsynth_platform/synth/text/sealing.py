@@ -6,9 +6,9 @@ is the part that all methods with texts share. What does not: running any of it 
 A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`, or the cost of the noise
 `generate.text.topics.noise` where texts are sorted by topics), by whichever method suits them; the frequency of each
 label or topic is known from these counts only. The rest is for training: its noise is calibrated so that the
-composition of both costs what the contract asks for. Clustered votes for texts (`generate.text.resample`) are in the
-same composition, with the declared noise. Where no column is counted (`counted`), the whole guarantee is for the
-training and for such votes.
+composition of both costs what the contract asks for. Clustered votes for texts, or sums of their features by label
+(`generate.text.resample`), are in the same composition, with the declared noise. Where no column is counted
+(`counted`), the whole guarantee is for the training and for such votes or sums.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.units import vote_sensitivity
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.interface import PlanInputs, SealedPlan
 from dpsynth_platform.synth.sealed_parameters import Readers, SealedParameters
 from dpsynth_platform.synth.text.base_models import BaseModel
+from dpsynth_platform.synth.text.labelling import LabelChoice
 from dpsynth_platform.synth.text.layout import TextLayout
-from dpsynth_platform.synth.text.resampling import Resampling
+from dpsynth_platform.synth.text.resampling import Choice, Resampling
 from dpsynth_platform.synth.text.topics import TopicChoice, load_topics
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
 
@@ -62,23 +62,23 @@ class PlanParameters(SealedParameters):
         base_model: the contract's name of the language model.
         base_digest: digest of its weights, tokenizer and config; empty where an endpoint has the model.
         memory_bytes: about how much the method takes in addition to the program itself.
-        resampling: how texts are chosen by clustered votes; None where they are not.
+        resampling: how texts are chosen by clustered votes, or by sums by label; None where they are not.
     """
 
-    SHARED: ClassVar[Readers] = {"layout": TextLayout.from_json, "resampling": lambda part: Resampling(**part)}
+    SHARED: ClassVar[Readers] = {"layout": TextLayout.from_json, "resampling": lambda part: choice_from_json(part)}
 
     layout: TextLayout
     base_model: str
     base_digest: str
     memory_bytes: int
-    resampling: Resampling | None = None
+    resampling: Choice | None = None
 
     def event(self, guarantee: Guarantee) -> DpEvent:
         return whole_event(self.columns, self.own_event(guarantee), self.resampling, guarantee)
 
 
-def whole_event(columns: counted.Columns, own: DpEvent, chosen: Resampling | None, guarantee: Guarantee) -> DpEvent:
-    """The cost of counting the columns, of the text's mechanism and of the votes for clusters together."""
+def whole_event(columns: counted.Columns, own: DpEvent, chosen: Choice | None, guarantee: Guarantee) -> DpEvent:
+    """The cost of counting the columns, of the text's mechanism and of the votes or sums together."""
     votes = () if chosen is None else (chosen.event(guarantee.adjacency, guarantee.max_contributions),)
     return counted.together(columns, own, *votes)
 
@@ -197,29 +197,39 @@ def memory_bytes(base: BaseModel, *, full: bool) -> int:
     return weights * (COPIES_IN_FULL if full else 1) + ACTIVATION_BYTES
 
 
-def resampling_of(contract: DataContract, guarantee: Guarantee) -> Resampling | None:
-    """How a contract's texts are chosen by clustered votes, if they are.
+def choice_from_json(part: dict[str, Any]) -> Choice:
+    """A plan's choice among texts. Raises `KeyError` or `TypeError` if it is none."""
+    return LabelChoice.from_json(part) if "label" in part else Resampling(**part)
+
+
+def resampling_of(contract: DataContract, guarantee: Guarantee) -> Choice | None:
+    """How a contract's texts are chosen by clustered votes or by sums by label, if they are.
 
     Raises:
-        AccountingError: the votes alone cost the whole epsilon.
+        AccountingError: the votes or sums alone cost the whole epsilon.
     """
     declared = None if contract.generate.text is None else contract.generate.text.resample
     if declared is None:
         return None
-    neighbours = (guarantee.adjacency, guarantee.max_contributions)
-    reach = vote_sensitivity(*neighbours).l2
-    chosen = Resampling(declared.clusters, declared.noise * reach, declared.pool)
-    alone = epsilon(chosen.event(*neighbours), guarantee.delta).epsilon
+    neighbours, label = (guarantee.adjacency, guarantee.max_contributions), contract.label_column
+
+    def chosen(sigma: float) -> Choice:
+        if label is not None:
+            return LabelChoice(Condition(label, conditioning_values(contract.columns[label])), sigma, declared.pool)
+        assert declared.clusters is not None  # noqa: S101  (the contract fills it in)
+        return Resampling(declared.clusters, sigma, declared.pool)
+
+    reach = chosen(1.0).event(*neighbours).sensitivity.l2
+    found = chosen(declared.noise * reach)
+    alone = epsilon(found.event(*neighbours), guarantee.delta).epsilon
     if alone >= guarantee.epsilon:
-        all_of_it = noise_for(
-            lambda sigma: replace(chosen, sigma=sigma).event(*neighbours), guarantee.epsilon, guarantee.delta
-        )
+        all_of_it = noise_for(lambda sigma: chosen(sigma).event(*neighbours), guarantee.epsilon, guarantee.delta)
         raise AccountingError(
             f"generate.text.resample.noise: {declared.noise:g} alone costs epsilon {alone:.3g} of "
             f"{guarantee.epsilon:g}; accepted: {_CLEARLY_MORE * all_of_it.value / reach:.3g} or more, or a higher "
             "epsilon"
         )
-    return chosen
+    return found
 
 
 def columns_plan(inputs: PlanInputs, topics: TopicChoice | None = None) -> counted.Columns:

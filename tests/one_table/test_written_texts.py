@@ -477,6 +477,12 @@ def test_a_frame_with_a_text(base: Path, tmp_path: Path) -> None:
         )
 
 
+def test_in_a_script_no_count_of_records_is_printed(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    """`nohup` sends both outputs of a script to a private file, as `capfd` does; the file may be passed on."""
+    made = write()
+    assert made.spent and "".join(capfd.readouterr()) == ""
+
+
 def test_texts_alone(write: Write) -> None:
     """No column beside the text is declared: none is counted, and the whole guarantee is the text's."""
     schema = {"columns": {"remark": {"type": "text", "pii": "mask"}}} | SETTINGS["dp_finetune"]

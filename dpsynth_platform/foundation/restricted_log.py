@@ -55,10 +55,12 @@ def output_to(log: Path) -> Iterator[None]:
         raise
     descriptor, nowhere, *kept = opened
     _flush()  # earlier output belongs to the terminal
+    noted = takes_notes(descriptor)
     try:
         _send_to(descriptor, descriptor)
         yield
     finally:
+        _noted.discard(noted)
         if not _flush():  # else the rest would go to the terminal later
             _send_to(nowhere, nowhere)
             _flush()
@@ -91,16 +93,23 @@ def keep_traceback(log: Path, error: BaseException) -> str:
     return f"details: restricted log {log.name}"
 
 
+def takes_notes(descriptor: int) -> tuple[int, int]:
+    """Says that an open file is the restricted log of this process, to which `note` may write; returns its identity."""
+    found = _identity(descriptor)
+    _noted.add(found)
+    return found
+
+
 def note(words: str) -> None:
     """Writes a line to this process's restricted log: standard error, where a mechanism runs.
 
-    Writes nothing where standard error is not a private file, or cannot be written to: a paid mechanism does not fail
-    for that.
+    Writes nothing where standard error is another file, one that others can read, or cannot be written to: a paid
+    mechanism does not fail for that. A private file alone is not enough: `nohup` makes one of what a script prints.
     """
     with suppress(OSError):
         sys.stderr.flush()
         kind = os.fstat(2).st_mode
-        if stat.S_ISREG(kind) and not kind & 0o077:
+        if _identity(2) in _noted and stat.S_ISREG(kind) and not kind & 0o077:
             os.write(2, f"{words}\n".encode(errors="backslashreplace"))
 
 
@@ -154,6 +163,13 @@ class _Dropping(io.FileIO):
 
 
 _OUTPUTS = (1, 2)
+_noted: set[tuple[int, int]] = set()
+"""Device and number of the files that take notes."""
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 def _open(log: Path) -> int:

@@ -119,17 +119,21 @@ class Payment:
         raise Interrupted(message)
 
     def _model(self) -> tuple[Entry, bool]:
+        _sweep(self.place, self.budget.ledger)
+        try:
+            return self._complete()
+        finally:
+            _sweep(self.place, self.budget.ledger)  # rows outlive a failed mechanism only if it can continue
+
+    def _complete(self) -> tuple[Entry, bool]:
         task, place = self.task, self.place
-        _sweep(place, self.budget.ledger)
         entry = paid_entry(self.budget.ledger, self.key, task.plan.method, place, task.options.spend_again)
         spent = entry is None
         if entry is None:
             entry = self._measured()
         elif entry.state != "spent":
             self._continue(entry)
-        done = self.budget.complete(entry.entry_id, digest_directory(place.model(entry.entry_id)))
-        shutil.rmtree(place.rows(entry.entry_id), ignore_errors=True)
-        return done, spent
+        return self.budget.complete(entry.entry_id, digest_directory(place.model(entry.entry_id))), spent
 
     def _continue(self, entry: Entry) -> None:
         """Completes the model of an interrupted run, by what its entry has paid for."""
@@ -160,8 +164,6 @@ class Payment:
             write_fingerprints(work / "canaries", np.empty(0, FINGERPRINT_DTYPE))
             entry = self.budget.start(self.request, self.key, replaces)
             private_directory(place.model(entry.entry_id))
-            if replaces is not None:
-                shutil.rmtree(place.rows(replaces), ignore_errors=True)
             if task.contract.text_column is not None:
                 work = work.rename(place.rows(entry.entry_id))
             self._run(entry, work, "fit")
@@ -215,17 +217,26 @@ class Payment:
 
 def can_continue(place: Place, entry: Entry | None) -> bool:
     """Whether a started mechanism left its rows, and its plan has paid for what is left of it."""
-    if entry is None or entry.state != STARTED or not place.rows(entry.entry_id).is_dir():
+    if entry is None or entry.state != STARTED:
         return False
-    plan = SealedPlan.from_json((place.rows(entry.entry_id) / "plan.json").read_text(encoding="utf-8"))
+    try:
+        text = (place.rows(entry.entry_id) / "plan.json").read_text(encoding="utf-8")
+    except FileNotFoundError:  # deleting the rows was interrupted, or there were none
+        return False
+    plan = SealedPlan.from_json(text)
     return generator(plan.method).can_resume(place.model(entry.entry_id))
 
 
 def _sweep(place: Place, ledger: Ledger) -> None:
-    """Deletes the rows of mechanisms that cannot continue."""
-    entries = {entry.entry_id: entry for entry in ledger.entries()}
-    for rows in place.restricted.glob(f"{ROWS}*"):
-        if not can_continue(place, entries.get(rows.name.removeprefix(ROWS))):
+    """Deletes the rows of mechanisms that cannot continue, or whose runs were paid for again."""
+    left = list(place.restricted.glob(f"{ROWS}*"))
+    if not left:
+        return
+    entries = ledger.entries()
+    replaced = {entry.replaces for entry in entries if entry.state != "void"}
+    current = {entry.entry_id: entry for entry in entries if entry.entry_id not in replaced}
+    for rows in left:
+        if not can_continue(place, current.get(rows.name.removeprefix(ROWS))):
             shutil.rmtree(rows, ignore_errors=True)
 
 

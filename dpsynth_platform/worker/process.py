@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dpsynth_platform.foundation.errors import DpsynthError
-from dpsynth_platform.foundation.restricted_log import print_unfailing
+from dpsynth_platform.foundation.restricted_log import print_unfailing, takes_notes
 
 HEARTBEAT_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -49,6 +49,7 @@ def redirect_output(log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
+    takes_notes(descriptor)
     os.close(descriptor)
     print_unfailing()
     faulthandler.enable()

@@ -22,7 +22,13 @@ from typer.testing import CliRunner
 
 import dpsynth
 from dpsynth_platform.cli.main import app
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SourceError, SpendRepeated
+from dpsynth_platform.foundation.errors import (
+    ConfigurationError,
+    ContractError,
+    DpsynthError,
+    SourceError,
+    SpendRepeated,
+)
 from dpsynth_platform.foundation.progress import silent
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.ledger.store import Ledger
@@ -432,6 +438,50 @@ def test_a_killed_count_is_not_drawn_again(killed: Callable[[str], None], write:
     assert "it was started 2 times" in made.statement.read_text()
 
 
+def test_rows_are_deleted_where_a_mechanism_fails_that_cannot_continue(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("dpsynth_platform.synth.counted.measure", fails)
+    with pytest.raises(DpsynthError):
+        write()
+    assert states(tmp_path / "out") == ["started"]
+    assert not list((tmp_path / "out" / "restricted").glob("rows-*"))
+
+
+def test_rows_are_deleted_though_a_run_was_killed_while_it_deleted_them(
+    killed: Callable[[str], None], write: Write, tmp_path: Path
+) -> None:
+    killed("counting")
+    (rows,) = (tmp_path / "out" / "restricted").glob("rows-*")
+    (rows / "plan.json").unlink()
+    with pytest.raises(SpendRepeated):
+        write(cap_epsilon=60.0)
+    assert not rows.exists()
+
+
+def test_rows_of_a_run_that_was_paid_for_again_are_deleted(
+    killed: Callable[[str], None], write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that was killed before it deleted them."""
+    killed("training")
+    (rows,) = (tmp_path / "out" / "restricted").glob("rows-*")
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(paying, "private_directory", dies)  # the first step after the start
+        patched.setattr("shutil.rmtree", lambda *_, **__: None)
+        write(cap_epsilon=60.0, spend_again=rows.name.removeprefix("rows-"))
+    assert states(tmp_path / "out") == ["started", "started"] and rows.exists()
+    with pytest.raises(SpendRepeated):
+        write(cap_epsilon=60.0)
+    assert not rows.exists()
+
+
 def test_ctrl_c_says_that_the_next_run_continues(options: Callable[..., Options], write: Write, tmp_path: Path) -> None:
     def stopped(stage: str, done: int, total: int, beside: str = "") -> None:
         if stage == "training" and done == 2:
@@ -499,6 +549,12 @@ def test_a_frame_with_a_text(base: Path, tmp_path: Path) -> None:
         dpsynth.query(
             frame, "SELECT COUNT(*) FROM t", tmp_path / "q", epsilon=1, delta=1e-4, text="remark", columns=KIND
         )
+
+
+def test_in_a_script_no_count_of_records_is_printed(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    """`nohup` sends both outputs of a script to a private file, as `capfd` does; the file may be passed on."""
+    made = write()
+    assert made.spent and "".join(capfd.readouterr()) == ""
 
 
 def test_texts_alone(write: Write) -> None:

@@ -13,6 +13,7 @@ There is no cell without noise: no option of the product turns noise off.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -264,7 +265,7 @@ class _Cell:
 
 def _keep(table: pa.Table, file: Path) -> None:
     """Writes a file that is whole if it exists."""
-    part = file.with_suffix(".part")
+    part = file.with_suffix(f".{os.getpid()}.part")
     pq.write_table(table, part)
     part.replace(file)
 

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import is_text
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.quality.associations import matrix
 from dpsynth_platform.quality.columns import Column, align, of_rows, row_counts
-from dpsynth_platform.quality.files import is_text
 from dpsynth_platform.quality.one_type import plain
 from dpsynth_platform.quality.plots import Chart
 

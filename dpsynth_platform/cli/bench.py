@@ -53,7 +53,10 @@ def bench_text(
         Path | None, typer.Option(help="Real texts that methods never see; default: a fifth of the texts.")
     ] = None,
     about: Annotated[
-        str | None, typer.Option(help="What the texts are, in public words; aug_pe and dp_inference write from them.")
+        str | None,
+        typer.Option(
+            help="What the texts are, in public words; aug_pe and dp_inference need them. Default: those of --set."
+        ),
     ] = None,
     method: Annotated[
         list[str] | None,

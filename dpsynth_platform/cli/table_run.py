@@ -50,7 +50,9 @@ class TableRun:
     ] = None
     schema: Annotated[
         Path | None,
-        typer.Option(help="YAML file with `columns:` as in a contract; without it, the error prints a draft."),
+        typer.Option(
+            help="YAML file with `columns:` as in a contract; where declarations are missing, the error prints a draft."
+        ),
     ] = None
     owners: Annotated[
         list[str] | None,

@@ -343,8 +343,8 @@ class Parts:
             return
         if generate.rows == "auto" and generate.method not in INFERENCE_METHODS:
             yield (
-                f"generate.rows: 'auto', but {none} whose counts would say how many rows there are: give generate.rows "
-                f"a number; accepted: 1 to {MOST_ROWS}"
+                f"generate.rows: 'auto', but {none} whose counts would say how many rows there are: declare "
+                f"such a column, or give generate.rows a number; accepted: 1 to {MOST_ROWS}"
             )
         part: TextGeneration | ImageGeneration | None = generate.text or generate.image
         key, what = ("text", "text has") if generate.text is not None else ("image", "pictures have")
@@ -430,14 +430,19 @@ class Parts:
         generate, privacy = self.generate, self.privacy
         if generate is None or generate.text is None or not all(self.columns.values()):
             return
-        kept = [name for name, column in self.columns.items() if column.type == "text" and column.pii != "drop"]
+        owners = privacy.owner_columns if privacy else ()
+        kept = [
+            name
+            for name, column in self.columns.items()
+            if column.type == "text" and column.pii != "drop" and name not in owners
+        ]
         written = text_column_of(generate.text, self.columns)
         if written is None:
             yield f"generate.text.column: missing; accepted: one of {', '.join(kept) or 'no declared column'}"
         elif written not in kept or self.columns[written].pii == "hash":
             yield (
                 f"generate.text.column: {written!r}; accepted: a column of type text that scrubbing leaves readable "
-                "(pii: replace or mask)"
+                "(pii: replace or mask), and that names no owners"
             )
         modelled = modelled_columns(self.columns, privacy)
         for name in generate.text.given or []:

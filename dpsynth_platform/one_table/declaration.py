@@ -79,6 +79,7 @@ _OPTIONS = {
     "generate.text": "text",
     "generate: max_tokens": "text.max_tokens",
     "generate.training": "training",
+    "description: ": "--about: ",
 }
 
 
@@ -146,13 +147,17 @@ def undeclared(source: Source, declared: Mapping[str, Column], owners: str | Non
     return open_
 
 
-def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
-    """The error for undeclared columns: their names, their types if the file has any, and a draft to fill in."""
+def refuse_undeclared(source: Source, names: list[str], *, text: bool = False) -> SchemaMissing:
+    """The error for undeclared columns: their names, their types if the file has any, and a draft to fill in.
+
+    Args:
+        text: whether a text is written, which has no --learn-values.
+    """
+    learned = "" if text else "--learn-values, which learns the values of text columns; or "
     return SchemaMissing(
         f"{source.path}: nothing is declared of: {in_words(source, names)}. The possible values of a column must be "
-        "known beforehand, and are not read from the data. Accepted: --learn-values, which learns the values of text "
-        "columns; or --assume-public-domain, which reads domains from the data without a guarantee; or --schema with "
-        "this file, filled in with public facts:",
+        f"known beforehand, and are not read from the data. Accepted: {learned}--assume-public-domain, which reads "
+        "domains from the data without a guarantee; or --schema with this file, filled in with public facts:",
         f"{untyped_note() if source.format == 'csv' else ''}{CLAMPED}"
         "# values: learned, instead of a list: learns frequent values with a part of the budget.\n"
         "# {type: text} leaves a column empty, {ignore: true} leaves it out, {type: identifier} makes fresh ids.\n"

@@ -261,6 +261,17 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
         SourceError: the table cannot be read, or has other columns or types than declared.
         AccountingError: no noise scale meets the guarantee.
     """
+    source, contract, row, missing = declared_run(table, options)
+    with declaration.in_options({plain: given for given, plain in source.names.items()}):
+        plan = plan_release(contract, with_row(source.own_schema, row), None)
+    return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
+
+
+def declared_run(table: Path | pa.Table, options: Options) -> tuple[Source, DataContract, str | None, list[str]]:
+    """Source, contract, name of the column of row ids, and columns of assumed domains: a run before it is planned.
+
+    Loads no model. Raises as `task_of`, without `AccountingError`.
+    """
     schema = Path(options.schema) if isinstance(options.schema, str) else options.schema
     known = declaration.read_declared(schema or None, Path(options.constraints) if options.constraints else None)
     _check_texts(options, known)
@@ -281,7 +292,7 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
         declared |= declaration.learned_columns(source, missing)
         missing = declaration.undeclared(source, declared, options.owners)
     if missing and not options.assume_public_domain:
-        raise declaration.refuse_undeclared(source, missing)
+        raise declaration.refuse_undeclared(source, missing, text=options.text is not None)
     if missing:
         declared |= assumed.assumed_columns(source, missing)
         source = open_source(table, declared, options.dialect, named)
@@ -300,8 +311,7 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
         if options.target is not None and options.target not in modelled:
             raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
         check_source_schema(scrubbed_contract(contract), readable_schema(contract, source, row))
-        plan = plan_release(contract, with_row(source.own_schema, row), None)
-    return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
+    return source, contract, row, missing
 
 
 def _privacy(options: Options, owner: str) -> dict[str, Any]:
@@ -485,6 +495,8 @@ def _check_texts(options: Options, known: declaration.Declared) -> None:
             "--expected-units: missing, and the plan of a text's mechanism depends on it; accepted: a public estimate "
             "of the number of owners, or of rows without --owners"
         )
+    if options.text == options.owners:
+        raise ContractError(f"--owners {options.owners!r}: is the column of --text; accepted: a column of ids")
     settings = known.text or TextGeneration()
     for name, option in (("column", "--text"), ("given", "--condition")):
         if getattr(settings, name) is not None:

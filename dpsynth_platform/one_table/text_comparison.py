@@ -38,10 +38,10 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.one_table.comparison import HELD_OUT, LEAST_ROWS, Try, faults, tried
 from dpsynth_platform.one_table.public_table import declared_public
-from dpsynth_platform.one_table.task import Options
+from dpsynth_platform.one_table.task import LEAST_UNITS, Options, declared_run
 from dpsynth_platform.one_table.text_figures import Judge
 from dpsynth_platform.one_table.text_result import TextComparison, TextTry
-from dpsynth_platform.one_table.text_sources import LABEL, TEXT, TextSet, labelled_texts, remarks_on
+from dpsynth_platform.one_table.text_sources import LABEL, TEXT, TextSet, labelled_texts, remarks_on, unlearned
 from dpsynth_platform.quality.text.corpora import LEAST_TEXTS
 from dpsynth_platform.synth.text.base_models import DEFAULT
 
@@ -150,6 +150,7 @@ def compare_texts(
     with private_files():
         place = private_directory(Path(out))
         real, held_out, missing = _parts(bench)
+        _check_runs(bench, real, methods, epsilons)
         _sealed(place, bench, real, held_out)
         judge = Judge(real, held_out, bench.base_model, bench.trials, bench.sample, progress)
         asked = [(method, float(epsilon)) for epsilon in epsilons for method in dict.fromkeys(methods)]
@@ -171,7 +172,7 @@ def compare_texts(
             real=next((cell.real for cell in cells if cell.real), {}),
             tries=tuple(cells),
             pretraining=once(place / "pretraining.json", judge.pretraining) if bench.pretraining else None,
-            remarks=() if bench.known is None else tuple(remarks_on(bench.known, real, held_out)),
+            remarks=(*unlearned(real, held_out), *remarks_on(bench.known, real, held_out)),
         )
         if not any(cell.measures for cell in cells):
             raise MechanismFailed("\n".join(["no method has written texts", *result.refused]))
@@ -292,6 +293,23 @@ def _parts(bench: TextBench) -> tuple[pa.Table, pa.Table, int]:
     if len(_values(real)) < 2:
         raise SourceError(f"label: all texts of {bench.table} have one label; accepted: two at least")
     return real, held_out, missing
+
+
+_OF_SETTINGS = {"text", "training", "scrub"}
+
+
+def _check_runs(bench: TextBench, real: pa.Table, methods: Sequence[str], epsilons: Sequence[float]) -> None:
+    """Refuses what any run would refuse before its plan: a cell takes hours, and other settings another directory."""
+    for name, parts in (bench.settings or {}).items():
+        if not isinstance(parts, Mapping) or set(parts) - _OF_SETTINGS:
+            raise ContractError(f"--settings, {name}: accepted: a mapping of {', '.join(sorted(_OF_SETTINGS))}")
+    units = max(LEAST_UNITS, real.num_rows)
+    for method in methods:
+        for epsilon in epsilons:
+            try:
+                declared_run(real, bench.options(method, float(epsilon), units, _values(real)))
+            except (ContractError, SourceError) as error:
+                raise ContractError(f"{method}, epsilon {epsilon:g}: {error}") from None
 
 
 def _sealed(place: Path, bench: TextBench, real: pa.Table, held_out: pa.Table) -> None:

@@ -17,9 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import is_text, plain_type
 from dpsynth_platform.foundation.errors import SourceError
-from dpsynth_platform.quality.files import is_text, read_file
+from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.quality.text.labels import joined, label_sets, parted
+from dpsynth_platform.sources.declared_types import is_bytes
 
 TEXT, LABEL = "text", "label"
 """Columns of the tables that are compared; `labels.joined` gives several labels one value."""
@@ -118,6 +120,11 @@ def labelled_texts(path: Path, text: str, label: str, separator: str | None) -> 
             )
     if not is_text(table.schema.field(text).type):
         raise SourceError(f"text: column {text!r} of {path} holds no text; accepted: a column of texts")
+    if not _names_labels(table.schema.field(label).type):
+        raise SourceError(
+            f"label: column {label!r} of {path} holds no labels; accepted: a column of texts, numbers, dates, or lists "
+            "of them"
+        )
     sets = label_sets(table[label].to_pylist(), separator)
     rows = [
         {LABEL: joined(own), TEXT: words}
@@ -127,8 +134,27 @@ def labelled_texts(path: Path, text: str, label: str, separator: str | None) -> 
     return pa.Table.from_pylist(rows, SCHEMA), table.num_rows - len(rows)
 
 
-def remarks_on(known: TextSet, table: pa.Table, held_out: pa.Table) -> list[str]:
-    """Where the texts differ in number from those of SynBench."""
+def _names_labels(type_: pa.DataType) -> bool:
+    """Whether values of a type can be labels: neither bytes nor parts with names."""
+    types = pa.types
+    if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+        return _names_labels(type_.value_type)
+    return not (types.is_nested(type_) or is_bytes(plain_type(type_)))
+
+
+def unlearned(table: pa.Table, held_out: pa.Table) -> list[str]:
+    """How many held-out texts have labels that no text to learn has, such as the same ones in other spellings."""
+    learned = {label for value in pc.unique(table[LABEL]).to_pylist() for label in parted(value)}
+    missed = sum(not parted(value) <= learned for value in held_out[LABEL].to_pylist())
+    if not missed:
+        return []
+    return [f"{missed:,} of {held_out.num_rows:,} held-out texts have labels that no text to learn has."]
+
+
+def remarks_on(known: TextSet | None, table: pa.Table, held_out: pa.Table) -> list[str]:
+    """Where the texts differ in number from those of a set of SynBench."""
+    if known is None:
+        return []
     sets = pc.unique(pa.chunked_array([*table[LABEL].chunks, *held_out[LABEL].chunks])).to_pylist()
     found = {
         "texts": (table.num_rows + held_out.num_rows, known.texts),

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import is_text
 from dpsynth_platform.foundation.reading import in_microseconds
-from dpsynth_platform.quality.files import is_text
 from dpsynth_platform.quality.one_type import in_one_type, plain
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import is_text
 from dpsynth_platform.contracts.findings import Finding
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.columns import numbers_of
-from dpsynth_platform.quality.files import is_text
 from dpsynth_platform.quality.one_type import plain
 
 Floats = npt.NDArray[np.float64]

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import is_text
 from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import check_regular
@@ -118,12 +119,6 @@ def _without_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not is_text(column.type):
         return column
     return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
-
-
-def is_text(type_: pa.DataType) -> bool:
-    """Whether a type is text, dictionary-coded or not."""
-    values = type_.value_type if pa.types.is_dictionary(type_) else type_
-    return bool(pa.types.is_string(values) or pa.types.is_large_string(values))
 
 
 def _looks_like_data(name: str) -> bool:

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.compute.plain_types import type_name
+from dpsynth_platform.compute.plain_types import is_text, type_name
 from dpsynth_platform.contracts.columns import Column, IdentifierColumn, IgnoredColumn, ImageColumn, TextColumn
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.reading import in_microseconds
-from dpsynth_platform.quality.files import is_text, read_file
+from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.synth.tabular.scales import Scale
 
 Kind = Literal["numbers", "moments", "times", "booleans", "texts"]
@@ -191,14 +191,10 @@ def plain(column: pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):  # too large for one chunk
         column = pa.concat_arrays(column.chunks)
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    if _is_any_text(column.type):
+    if is_text(column.type):
         column = column.cast(pa.large_string())
         return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
     return column.cast(pa.int64()) if pa.types.is_duration(column.type) else column
-
-
-def _is_any_text(type_: pa.DataType) -> bool:
-    return is_text(type_) or bool(pa.types.is_string_view(type_))
 
 
 def _kind(name: str, table: str, type_: pa.DataType) -> Kind | None:
@@ -210,7 +206,7 @@ def _kind(name: str, table: str, type_: pa.DataType) -> Kind | None:
         "moments": (pa.types.is_date, pa.types.is_timestamp),
         "times": (pa.types.is_time,),
         "booleans": (pa.types.is_boolean,),
-        "texts": (_is_any_text,),
+        "texts": (is_text,),
     }
     for kind, tests in kinds.items():
         if any(test(type_) for test in tests):

@@ -26,7 +26,7 @@ from dpsynth_platform.one_table.task import Options
 from dpsynth_platform.one_table.text_comparison import TextBench, compare_texts
 from dpsynth_platform.one_table.text_figures import ALONE, FIDELITY, UTILITY, Judge
 from dpsynth_platform.one_table.text_result import ATTACKED, NAME, REAL, TextComparison
-from dpsynth_platform.one_table.text_sources import LABEL, SYNBENCH, TEXT, labelled_texts, named_set
+from dpsynth_platform.one_table.text_sources import LABEL, SYNBENCH, TEXT, labelled_texts, named_set, unlearned
 from dpsynth_platform.quality.text import trials
 from dpsynth_platform.quality.text.fluency import token_log_likelihoods
 from dpsynth_platform.synth.text.trained import rows_log_likelihoods
@@ -34,7 +34,7 @@ from dpsynth_platform.synth.text.trained import rows_log_likelihoods
 WHY = "made up for tests, and published"
 WORDS = {"sport": "striker goal match team", "food": "bread soup butter cheese", "law": "court judge appeal case"}
 COMMON = ["the", "of", "a", "and", "in", "on", "it", "was", "said", "today", "again", "there"]
-ARGUMENTS = ["--text", "body", "--label", "topic", "--separator", ";", "--public-why", WHY]
+ARGUMENTS = ["--text", "body", "--label", "topic", "--separator", ";", "--public-why", WHY, "--about", "short texts"]
 
 
 def texts(count: int, seed: int) -> pa.Table:
@@ -101,7 +101,8 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bench(public: Path, **others: Any) -> TextBench:
-    return TextBench(**({"table": public, "why": WHY, "text": "body", "label": "topic", "separator": ";"} | others))
+    given = {"table": public, "why": WHY, "text": "body", "label": "topic", "separator": ";", "about": "short texts"}
+    return TextBench(**(given | others))
 
 
 @pytest.mark.usefixtures("figures")
@@ -219,6 +220,24 @@ def test_what_cannot_be_compared_is_refused(public: Path, runs: list[Options], m
     assert not runs
 
 
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ({"about": None}, "aug_pe, epsilon 1: --about: missing"),
+        ({"settings": {"all": []}}, "--settings, all: accepted: a mapping of scrub, text, training"),
+        ({"settings": {"all": {"columns": {}}}}, "--settings, all: accepted: a mapping of scrub, text, training"),
+        ({"settings": {"aug_pe": {"text": {"steps": 3}}}}, "aug_pe, epsilon 1: schema: text.steps: unknown key"),
+        ({"delta": 0.5}, "dp_finetune, epsilon 1: "),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused_before_the_first(
+    public: Path, runs: list[Options], others: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ContractError, match=said):
+        compare_texts(bench(public, **others), public.parent / "out", epsilons=[1])
+    assert not runs and not (public.parent / "out/settings.json").exists()
+
+
 @pytest.mark.parametrize("role", ["table", "held_out"])
 def test_texts_that_a_deployment_guards_are_refused(
     public: Path, runs: list[Options], monkeypatch: pytest.MonkeyPatch, role: str
@@ -257,6 +276,28 @@ def test_labels_in_lists_and_rows_without_any_are_read(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "t.parquet")
     found, missing = labelled_texts(tmp_path / "t.parquet", "words", "tags", None)
     assert found.to_pylist() == [{LABEL: "1 | 2", TEXT: "a b"}, {LABEL: "(none)", TEXT: "d"}] and missing == 3
+
+
+def test_labels_are_compared_by_what_they_say(tmp_path: Path) -> None:
+    """Numbers are the same label in every type; missing numbers and blanks are none; bytes and structs are refused."""
+    file = tmp_path / "t.parquet"
+    body = pa.array(["a", "b", "c"], pa.string_view())
+    for values in (pa.array([1.0, 2.5, float("nan")]), pa.array(["1", "2.5", " "])):
+        pq.write_table(pa.table({"words": body, "tag": values}), file)
+        found, missing = labelled_texts(file, "words", "tag", None)
+        assert found[LABEL].to_pylist() == ["1", "2.5"] and missing == 1
+    for values in (pa.array([b"1", b"2", b"3"]), pa.array([["1"], ["2"], []], pa.list_(pa.binary()))):
+        pq.write_table(pa.table({"words": body, "tag": values}), file)
+        with pytest.raises(
+            SourceError, match=r"label: column 'tag' of .* holds no labels; accepted: a column of texts"
+        ):
+            labelled_texts(file, "words", "tag", None)
+
+
+def test_labels_that_no_text_to_learn_has_are_counted() -> None:
+    learned, held_out = (pa.table({LABEL: labels}) for labels in (["01", "02 | x", "(none)"], ["1", "x", "02 | y"]))
+    assert unlearned(learned, held_out) == ["2 of 3 held-out texts have labels that no text to learn has."]
+    assert unlearned(learned, learned) == []
 
 
 def test_real_figures_are_beside_those_of_synthetic_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,6 +277,14 @@ def test_odd_texts_are_read_and_trained_on(write: Write, tmp_path: Path) -> None
     assert made.spent and pq.read_schema(made.synthetic).field("remark").type == pa.large_string()
 
 
+def test_texts_and_labels_of_any_layout_come_back(write: Write) -> None:
+    views = letters()
+    for name in ("kind", "remark"):
+        views = views.set_column(views.schema.get_field_index(name), name, views[name].cast(pa.string_view()))
+    schema = pq.read_schema(write(table=views).synthetic)
+    assert [schema.field(name).type for name in ("kind", "remark")] == [pa.string_view(), pa.string_view()]
+
+
 # What is refused before anything is paid for.
 
 
@@ -287,6 +295,7 @@ def test_odd_texts_are_read_and_trained_on(write: Write, tmp_path: Path) -> None
         ({"text": "other"}, "columns.other: declared text, found Arrow type int64"),
         ({"text": "kind"}, "--text: 'kind'; accepted: a column of type text that scrubbing leaves readable"),
         ({"condition": ["reader", "nothing"]}, "nothing is declared of: reader"),
+        ({"condition": "reader"}, "from the data. Accepted: --assume-public-domain"),
         ({"condition": "nothing"}, "--condition: 'nothing' is not modelled; accepted: kind"),
         ({"epsilon": 0.0}, "--epsilon"),
         ({"epsilon": 20.0}, "--accept-weak-guarantee REASON"),
@@ -302,6 +311,8 @@ def test_odd_texts_are_read_and_trained_on(write: Write, tmp_path: Path) -> None
         ({"learn_values": True}, "--learn-values: beside --text"),
         ({"weighting": "owners", "owners": "reader", "contributions": 2}, "--weighting: 'owners'"),
         ({"owners": "reader"}, "--owners and --contributions go together"),
+        ({"owners": "remark", "contributions": 1}, "--owners 'remark': is the column of --text; accepted: a column"),
+        ({"about": ""}, "--about: ''; accepted: at least 1 character"),
         ({"base_model": "/nowhere"}, "base model '/nowhere': neither a directory nor a GGUF file"),
         (
             {"schema": SETTINGS["dp_finetune"] | {"columns": {"remark": {"type": "text"}}}, "rows": None},

@@ -18,8 +18,8 @@ from dpsynth_platform.audit.tables.evidence import MOST_ROWS
 from dpsynth_platform.audit.texts import TextEvidence
 from dpsynth_platform.audit.texts.copies import count_text_copies
 from dpsynth_platform.audit.texts.outliers import outliers
+from dpsynth_platform.compute.plain_types import is_text
 from dpsynth_platform.foundation.errors import SourceError
-from dpsynth_platform.quality.files import is_text
 
 
 def text_targets(tables: Mapping[str, pa.Table], column: str, share: float | None = None) -> tuple[list[str], Coins]:

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.compute.plain_types import type_name
+from dpsynth_platform.compute.plain_types import is_text, type_name
 from dpsynth_platform.foundation.errors import SourceError
-from dpsynth_platform.quality.files import is_text
 from dpsynth_platform.quality.text.words import Codes
 
 HELD_OUT = "held-out"

@@ -57,22 +57,33 @@ class Labelled:
 def label_sets(values: Sequence[Any], separator: str | None) -> list[LabelSet | None]:
     """The labels of each text: a list's items, or the parts of a value; None where the value is missing.
 
-    Without a separator, a value is one label.
+    Without a separator, a value is one label, and a blank one is missing. A whole number is one label in every type.
     """
     found: list[LabelSet | None] = []
     for value in values:
-        if value is None:
+        whole = value if isinstance(value, list) else _as_text(value)
+        if whole is None or not (separator or whole or isinstance(value, list)):
             found.append(None)
             continue
-        parts = value if isinstance(value, list) else str(value).split(separator) if separator else [value]
-        found.append(frozenset(text for part in parts if part is not None and (text := str(part).strip())))
+        parts = whole if isinstance(whole, list) else whole.split(separator) if separator else [whole]
+        found.append(frozenset(text for part in parts if (text := _as_text(part))))
     return found
+
+
+def _as_text(value: Any) -> str | None:
+    """One value without blanks around it; None if it is missing."""
+    if value is None or value != value:  # pandas and polars write missing numbers as NaN
+        return None
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
 
 
 def joined(labels: LabelSet) -> str:
     """A set of labels as one value, the same for the same set. Raises `SourceError` if a label contains `JOINED`."""
     if any(JOINED in label or label == NONE for label in labels):
-        raise SourceError(f"label: one contains {JOINED!r} or is {NONE!r}; accepted: others")
+        raise SourceError(
+            f"label: one contains {JOINED!r} or is {NONE!r}; accepted: others, and --separator '{JOINED.strip()}' "
+            "where it divides several"
+        )
     return JOINED.join(sorted(labels)) or NONE
 
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from dpsynth_platform.compute.plain_types import laid_out, plain, plain_type
 from dpsynth_platform.foundation.errors import GrantRefused, MechanismFailed
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth import counted
@@ -144,12 +145,15 @@ def with_texts(
     places = [row for row, text in enumerate(chosen) if text is not None]
     if not places:
         raise MechanismFailed("no text was written that keeps the rules; the model learned too little")
-    kept = table.take(pa.array(places, pa.int64()))
-    drawn_later = [name for name in release.schema.names if name not in kept.schema.names]  # pictures of the texts
-    for name in drawn_later:
-        kept = kept.append_column(name, pa.nulls(len(places), release.schema.field(name).type))
-    arrays = [
-        pa.array([chosen[row] for row in places], field.type) if field.name == written else kept.column(field.name)
-        for field in release.schema
-    ]
+    kept = pa.array(places, pa.int64())
+    arrays = []
+    for field in release.schema:
+        if field.name == written:
+            values = pa.array([chosen[row] for row in places], plain_type(field.type))
+            arrays.append(laid_out(values, field.type))
+        elif field.name in table.schema.names:  # Arrow takes rows of plain types only
+            column = plain(table.column(field.name).combine_chunks()).take(kept)
+            arrays.append(laid_out(column, field.type))
+        else:  # pictures of the texts, drawn later
+            arrays.append(pa.nulls(len(places), field.type))
     return pa.table(arrays, schema=release.schema)

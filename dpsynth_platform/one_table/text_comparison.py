@@ -101,7 +101,7 @@ class TextBench:
         return Options(
             epsilon=epsilon,
             delta=self.delta_of(units),
-            expected_units=units,
+            expected_units=max(LEAST_UNITS, units),
             method=method,  # type: ignore[arg-type]
             schema={"columns": columns} | parts,
             text=TEXT,
@@ -303,11 +303,10 @@ def _check_runs(bench: TextBench, real: pa.Table, methods: Sequence[str], epsilo
     for name, parts in (bench.settings or {}).items():
         if not isinstance(parts, Mapping) or set(parts) - _OF_SETTINGS:
             raise ContractError(f"--settings, {name}: accepted: a mapping of {', '.join(sorted(_OF_SETTINGS))}")
-    units = max(LEAST_UNITS, real.num_rows)
     for method in methods:
         for epsilon in epsilons:
             try:
-                declared_run(real, bench.options(method, float(epsilon), units, _values(real)))
+                declared_run(real, bench.options(method, float(epsilon), real.num_rows, _values(real)))
             except (ContractError, SourceError) as error:
                 raise ContractError(f"{method}, epsilon {epsilon:g}: {error}") from None
 

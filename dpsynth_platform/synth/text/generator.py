@@ -144,7 +144,11 @@ def with_texts(
     chosen = [next(left[given], None) for given in prompts]
     places = [row for row, text in enumerate(chosen) if text is not None]
     if not places:
-        raise MechanismFailed("no text was written that keeps the rules; the model learned too little")
+        raise MechanismFailed(
+            "no text was written that keeps the rules: the model learned too little; accepted: other rules "
+            "(`text.keep`) or a lower `text.temperature`, with which texts are drawn again at no cost where a model was "
+            "trained, or a plan that trains longer, which costs again"
+        )
     kept = pa.array(places, pa.int64())
     arrays = []
     for field in release.schema:

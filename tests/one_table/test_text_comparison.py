@@ -179,7 +179,7 @@ def test_another_table_or_setting_needs_another_directory(
         {"rows": 100},
         {"settings": {"all": {"text": {"max_tokens": 64}}}},
         {"separator": None},
-        {"known": SYNBENCH["hoc"]},
+        {"known": SYNBENCH["hoc"], "about": None},
     ):
         with pytest.raises(ContractError, match="accepted: another directory"):
             compare_texts(bench(public, **changed), public.parent / "out", **asked)  # type: ignore[arg-type]

@@ -146,8 +146,8 @@ def with_texts(
     if not places:
         raise MechanismFailed(
             "no text was written that keeps the rules: the model learned too little; accepted: other rules "
-            "(`text.keep`) or a lower `text.temperature`, with which texts are drawn again at no cost where a model was "
-            "trained, or a plan that trains longer, which costs again"
+            "(`text.keep`) or a lower `text.temperature`, with which a trained model draws again at no cost, or a plan "
+            "that trains longer, which costs again"
         )
     kept = pa.array(places, pa.int64())
     arrays = []

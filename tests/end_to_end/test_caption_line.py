@@ -123,7 +123,9 @@ def test_a_plan_says_who_draws_and_refuses_an_unlisted_endpoint(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evolution = {"about": "short letters", "population": 8, "variations": 1, "rounds": 2}
-    deployment = captioned(tmp_path, server, {"method": "aug_pe", "training": None}, {"evolution": evolution})
+    deployment = captioned(
+        tmp_path, server, {"method": "aug_pe", "training": None}, {"evolution": evolution, "max_tokens": 32}
+    )
     plan_rows = dict(forecast(deployment.settings, "people", None).rows())
     assert "painter, behind 127.0.0.1, draws drawing from each synthetic letter" in plan_rows["who draws pictures"]
     monkeypatch.delenv("DPSYNTH_TEXT_ENDPOINTS")

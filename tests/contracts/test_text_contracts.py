@@ -247,7 +247,10 @@ def test_auto_for_a_text_alone_is_settled_as_with_columns() -> None:
 
 @pytest.mark.parametrize("method", ["dp_finetune", "ctcl", "aug_pe", "auto"])
 def test_how_many_rows_must_be_said_where_nothing_is_counted(method: str) -> None:
-    with pytest.raises(ContractError, match=r"generate\.rows: 'auto', but no column .*: give generate\.rows a number"):
+    with pytest.raises(
+        ContractError,
+        match=r"generate\.rows: 'auto', but no column .*: declare such a column, or give generate\.rows a number",
+    ):
         notes({"method": method, "base_model": "some-model", "rows": "auto", "text": {}})
 
 

@@ -131,7 +131,7 @@ def test_the_sentences_for_readers_say_what_is_done(server):
     said = WORDS["aug_pe"]
     assert "written for the record's own label" in said.votes
     assert "after the first votes, from texts of its own" in said.result
-    assert f"votes to 1/{RECORD_PARTS}" in said.noise.assumption
+    assert f"votes and of sums of features to 1/{RECORD_PARTS}" in said.noise.assumption
 
 
 def test_a_plan_with_less_noise_than_its_event_is_refused(server):

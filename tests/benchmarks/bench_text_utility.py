@@ -14,7 +14,7 @@ Methods are `dp_finetune`; `ctcl`, which sorts the texts by the universal topics
 the same model as it is writes what records vote for; and `dp_inference`, where it writes what records make likely.
 With `+votes` after the method, texts are chosen among three times as many (`text.resample`; documents of
 `dp_inference`, each of which is paid for, among half as many more), in one plan, so that all else has more noise than
-without; a second line, `unchosen`, is of the same model's texts (the same documents) by chance. `+labels` is the same
+without; a second line, `unchosen`, is of the same model's texts (the same documents) at random. `+labels` is the same
 with sums of features by label, by which texts also get their labels.
 
 `aug_pe+retrieved` chooses among a table of public texts of other kinds (`text_cells.others`), without a model;

@@ -37,7 +37,7 @@ PUBLIC, RETRIEVED, SHARED = "+public", "+retrieved", "+shared"
 LABELS = "+labels"
 """Of a method whose texts are chosen among more, and get their labels, by private sums that the same plan pays for."""
 UNCHOSEN = ", unchosen"
-"""The same model's texts, or documents, by chance: what votes or sums cost is spent, and they are not asked."""
+"""The same model's texts, or documents, at random: what votes or sums cost is spent, and they are not asked."""
 NO_NOISE, UNTRAINED = "none", "untrained"
 HELD_OUT = 4
 """One unit of so many."""

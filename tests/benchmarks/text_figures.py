@@ -43,8 +43,8 @@ ASKED = ("texts_read", "next_tokens")
 VOTED = ("mauve", "f1_features")
 """Figures that votes are judged by."""
 WAYS = {
-    VOTES: {"by votes": VOTES, "by chance": VOTES + UNCHOSEN, "no votes": ""},
-    LABELS: {"by sums": LABELS, "by chance": LABELS + UNCHOSEN, "no sums": ""},
+    VOTES: {"by votes": VOTES, "at random": VOTES + UNCHOSEN, "no votes": ""},
+    LABELS: {"by sums": LABELS, "at random": LABELS + UNCHOSEN, "no sums": ""},
 }
 """How texts came to be among a method's, and how that ends its name."""
 REAL = "real texts"
@@ -179,7 +179,7 @@ def attack_table(lines: Sequence[Line]) -> str:
 
 
 def votes_table(lines: Sequence[Line], chosen: str = VOTES) -> str:
-    """What votes, or sums by label, did: figures of texts by them, by chance among the same model's, and without."""
+    """What votes, or sums by label, did: figures of texts by them, at random among the same model's, and without."""
     columns = [(way, ending, name) for name in VOTED for way, ending in WAYS[chosen].items()]
     rows = [["texts", "method", "epsilon", *(f"{SHOWN[name]}, {way}" for way, _, name in columns)]]
     grouped = {(key.source, key.sampled, key.method, key.epsilon): (key, one) for key, one in by_cell(lines).items()}
@@ -210,7 +210,7 @@ def computed_by(lines: Sequence[Line]) -> list[str]:
 def words_of(method: str) -> str:
     """A method in a table."""
     if method.endswith(UNCHOSEN):
-        return f"*{method.split('+')[0]}, by chance*"
+        return f"*{method.split('+')[0]}, at random*"
     return method.replace("+", ", ")
 
 

@@ -282,7 +282,7 @@ def draw(way: Planned, model: Path, rows: int) -> pa.Table:
 
 @contextmanager
 def unchosen() -> Iterator[None]:
-    """Of the texts among which votes or sums choose, some are taken by chance; no more are written than are taken."""
+    """Of the texts among which votes or sums choose, some are taken at random; no more are written than are taken."""
 
     def taken(result: Any, texts: Mapping[Any, Sequence[str]], counts: Mapping[Any, int], encoder: Any) -> Any:
         random = np.random.default_rng()

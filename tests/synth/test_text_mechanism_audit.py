@@ -155,6 +155,14 @@ def rates_of(mu, factor):
     }
 
 
+def rates_by(mu, times):
+    """As `rates_of`, where an owner moves what is shown by so many times what is allowed."""
+    return {
+        "true_rate": stats.norm.cdf((mu**2 * (times - 1 / 2) - SHOWN) / mu),
+        "false_rate": stats.norm.cdf((-(mu**2) / 2 - SHOWN) / mu),
+    }
+
+
 TRIALS = {"members": RUNS * OWNERS // 2 - 500, "others": RUNS * OWNERS // 2 - 500}
 """6.4 deviations fewer than half of the coins: 2e-10."""
 
@@ -179,8 +187,11 @@ def test_votes_with_too_little_noise_by_a_fifth_are_found(plan, monkeypatch):
 
 
 def test_an_owner_whose_votes_are_not_scaled_is_found(plan, monkeypatch):
+    mu = mu_of(plan)
+    delta = gaussian_delta(mu, SHOWN)
+    assert found_for_certain(**TRIALS, **rates_by(mu, B), delta=delta, claimed=SHOWN, miss=1e-7)
     coins, found = owner_votes(plan, monkeypatch, by_owner=False)
-    assert proven_epsilon(found, coins, threshold=SHOWN, delta=gaussian_delta(mu_of(plan), SHOWN)) > SHOWN
+    assert proven_epsilon(found, coins, threshold=SHOWN, delta=delta) > SHOWN
 
 
 SHARE = 3
@@ -221,8 +232,10 @@ def test_shared_votes_in_full_for_each_candidate_are_found(plan, monkeypatch):
     scaled = evolution_votes.scaled
     monkeypatch.setattr(evolution_votes, "scaled", lambda votes: dict.fromkeys(scaled(votes), RECORD_PARTS))
     mu = mu_of(plan, forgotten=[EvolutionParameters.of(plan).resampling.sigma])
+    delta = gaussian_delta(mu, SHOWN)
+    assert found_for_certain(**TRIALS, **rates_by(mu, math.sqrt(SHARE)), delta=delta, claimed=SHOWN, miss=1e-7)
     coins, found = shared_votes(plan)
-    assert proven_epsilon(found, coins, threshold=SHOWN, delta=gaussian_delta(mu, SHOWN)) > SHOWN
+    assert proven_epsilon(found, coins, threshold=SHOWN, delta=delta) > SHOWN
 
 
 def test_a_last_vote_without_payment_is_found(plan, monkeypatch):
@@ -283,8 +296,11 @@ def test_sums_with_too_little_noise_by_a_fifth_are_found(monkeypatch):
 
 
 def test_an_owner_whose_features_are_not_shortened_together_is_found():
+    mu = 1 / SUMS.sigma
+    delta = gaussian_delta(mu, SHOWN)
+    assert found_for_certain(**TRIALS, **rates_by(mu, B - 0.01), delta=delta, claimed=SHOWN, miss=1e-7)
     coins, found = owner_sums(by_owner=False)
-    assert proven_epsilon(found, coins, threshold=SHOWN, delta=gaussian_delta(1 / SUMS.sigma, SHOWN)) > SHOWN
+    assert proven_epsilon(found, coins, threshold=SHOWN, delta=delta) > SHOWN
 
 
 # Tokens.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from inside import worker_inside
 from line_cases import ledger_of, released, run_here
-from text_line_cases import NO_GATE, TEXTS, declare_base_public, public_decoder, public_model, text_deployment
+from text_line_cases import TEXTS, declare_base_public, public_decoder, public_model, text_deployment
 
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
@@ -24,14 +23,8 @@ WORDS = ["late", "please", *(f"topic{number}" for number in range(14))]
 
 
 @pytest.mark.parametrize("writer", [public_model, public_decoder], ids=["causal", "encoder-decoder"])
-def test_a_release_by_public_topics(
-    tmp_path: Path, writer: Callable[[], Any], no_gate: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_by_public_topics(tmp_path: Path, writer: Callable[[], Any], no_gate: None) -> None:
     """The causal model in a worker of its own, the other one in this process."""
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "sitecustomize.py").write_text(NO_GATE)
-    monkeypatch.setenv("PYTHONPATH", str(code), prepend=os.pathsep)
     about = SentenceEncoder("cpu").encode([TEXTS["north"][0], TEXTS["west"][0]])
     others = np.linalg.svd(about, full_matrices=True)[2][2:16]
     write_topics(tmp_path / "topics", {16: (np.concatenate([about, others]), WORDS)}, "two sentences")

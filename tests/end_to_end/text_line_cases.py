@@ -32,14 +32,6 @@ TRAINING: dict[str, Any] = {
     "learning_rate": 0.001,
     "adapter": {"rank": 2, "alpha": 4},
 }
-NO_GATE = """
-import sys
-if "dpsynth_platform.worker" in sys.orig_argv:
-    from dpsynth_platform.synth.text import batch_trial
-    from dpsynth_platform.training import soundness
-    soundness.refuse_unsound = batch_trial.refuse_batches = lambda *_, **__: None
-"""
-"""As the fixture `no_gate`, in workers of their own: a `sitecustomize.py` on their path."""
 
 
 def letters_table(rows: int = 900, *, seed: int = 5) -> pa.Table:

@@ -114,6 +114,7 @@ def test_dg_makes_checks_and_runs_a_project(command: Command, tmp_path: Path) ->
     (project / "deploy" / "contracts" / "people.yaml").write_text(yaml.safe_dump(contract, sort_keys=False))
     (project / "deploy" / "families" / "tests.yaml").write_text(yaml.safe_dump(FAMILY, sort_keys=False))
     (project / "src" / "shop" / "defs" / "assets.py").write_text(ASSETS)
+    command("check", "defs")
     listed = command("list", "defs", "--json")
     assert '"people/released"' in listed and '"warehouse/people"' in listed and '"people_candidate"' in listed
 

@@ -1,6 +1,7 @@
-"""The audit of a language model that is trained as planned: it passes, and gives back no text of a canary.
+"""The audit of a language model, end to end in one process: does it see that the noise is missing?
 
-That the audit sees where noise is missing is tried on the whole line (`end_to_end/test_text_noise_matters.py`).
+The planted mistake was chosen beforehand: training adds no noise at all, everything else is as planned. Counts of the
+columns keep theirs, so that whatever is found was found by the attack on the texts.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 PEOPLE, CANARIES = 60, 300
 
 
-def audited(root: Path) -> tuple[AuditReport, AttackResult]:
+def audited(root: Path, *, steps: int) -> tuple[AuditReport, AttackResult]:
     """The report on a model that was trained on few people and half the canaries, and the attack on its texts."""
     declared = contract_for(
-        save_model(root / "base"), steps=30, batch_size=150, adapter="none", learning_rate=0.02, replay_steps=0
+        save_model(root / "base"), steps=steps, batch_size=150, adapter="none", learning_rate=0.02, replay_steps=0
     )
     contract = declared.model_copy(
         update={
@@ -76,12 +77,21 @@ ROWS = pa.table(
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    # The gate takes time, and has tests of its own.
+    # The gate and the watch would find the mistake first; they have tests of their own.
     monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+    monkeypatch.setattr("dpsynth_platform.training.health.Watch.step", lambda *_: None)
+
+
+def test_training_without_noise_fails_its_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpsynth_platform.training.noise.GaussianNoise.add_", lambda self, sums, deviation: sums)
+    report, attack = audited(tmp_path, steps=120)
+    assert report.verdict == "fail"
+    assert attack.epsilon_lower_bound > 0.5
+    assert attack.area_under_curve > 0.9
 
 
 def test_training_with_its_noise_passes(tmp_path: Path) -> None:
-    report, attack = audited(tmp_path)
+    report, attack = audited(tmp_path, steps=30)
     assert report.verdict == "pass"
     exact, near = report.reconstructed
     assert (exact.members, exact.held_out) == (0, 0) and exact.of_members + exact.of_held_out == CANARIES

@@ -157,7 +157,8 @@ def test_what_is_refused(name):
 # Runs.
 
 
-@pytest.mark.parametrize(("kept", "score"), [(GREAT, LIKELIHOOD), (STAGES, None)])
+@pytest.mark.parametrize("score", [None, LIKELIHOOD])
+@pytest.mark.parametrize("kept", [GREAT, STAGES])
 def test_a_kept_language_model_draws_rows(base, tmp_path, monkeypatch, score, kept):  # noqa: F811
     plan, bounded = tuned_plan(base, [ARN, kept], score), write_bounded(people(300), tmp_path / "table")
     scores = iter([0, 1])

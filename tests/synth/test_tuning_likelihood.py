@@ -173,11 +173,8 @@ def _missing(model):
 
 
 def neighbours(table):
-    """Tables without one owner each, and tables with one more, whose records are the rarest there are.
-
-    Six of the owners, as the score of an owner does not depend on others' records (below).
-    """
-    for owner in sorted(set(table["_owner"].to_pylist()))[:6]:
+    """Tables without one owner each, and tables with one more, whose records are the rarest there are."""
+    for owner in sorted(set(table["_owner"].to_pylist()))[:12]:
         yield table.filter(pc.not_equal(table["_owner"], owner))
     rare = pa.table(
         {

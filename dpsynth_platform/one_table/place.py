@@ -10,7 +10,7 @@ the content of files (`run`).
     DIR/restricted/models/<entry>/       noisy measurements and the fitted model, by the entry that paid for them
     DIR/restricted/table.json            facts for later draws from the last run's model
     DIR/restricted/work-<random>/        rows while a run needs them; deleted at its end
-    DIR/restricted/rows-<entry>/         those of an interrupted mechanism that can continue, until it is complete
+    DIR/restricted/rows-<entry>/         those of an interrupted mechanism, until it is complete or for a week
     DIR/restricted/logs/                 output and tracebacks of libraries
 """
 

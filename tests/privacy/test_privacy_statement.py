@@ -148,8 +148,8 @@ def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
             DiscreteGaussianCountsEvent(60.0, "add-or-remove", 2),
             GaussianCountsEvent(60.0, "add-or-remove", 2),
             ThresholdedCountsEvent(60.0, 400.0, "add-or-remove", 2),
-            SkellamCountsEvent(60.0, 1, "add-or-remove", 2),
-            SkellamSumsEvent(60.0, 2, 4, "add-or-remove", 2),
+            SkellamCountsEvent(1e6, 1, "add-or-remove", 2),
+            SkellamSumsEvent(1e6, 2, 4, "add-or-remove", 2),
             ParallelDpEvent([BoundedRangeSelectionEvent(eps, "add-or-remove", 2) for eps in (0.01, 0.02)]),
         ]
     )

@@ -6,8 +6,9 @@ argument turns the noise off.
 
 **Exactness.** |X| is the number of k >= 1 with U < P[|X| >= k], for U uniform on (0, 1); the sign is a fair coin. The
 tails P[|X| >= k] are tabulated as whole multiples of 2^-256. Of U, 63 bits are drawn first, and 193 further ones where
-those do not decide. Tails are wrong by less than 2^-200 together, and nothing is drawn beyond the reach of 2^-200; so
-2^40 entries have the exact joint distribution up to 2^-159, which is all that this adds to delta.
+those do not decide. Nothing is drawn beyond the reach of 2^-200, and the tails are rounded in the last places, so that
+a draw has the exact distribution up to 2^-198 in total variation. So 2^40 entries of at most 2^14 draws each have it up
+to 2^-144. That adds at most (1 + e^epsilon) 2^-144 to delta, which no number here can show.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import noise_for
-from dpsynth_platform.privacy.events import SkellamCountsEvent
+from dpsynth_platform.privacy.events import SkellamCountsEvent, SkellamSumsEvent
 from dpsynth_platform.privacy.skellam import skellam_reach
 
 Whole = npt.NDArray[np.int64]
@@ -46,8 +46,8 @@ class SumPlan:
     2^`modulus_bits` is opened, and only if at least `minimum` participants finish.
 
     **No overflow.** Let n be `participants`, B `bound` and t `noise_reach`. At most n vectors are added, and
-    `check_vector` has each entry in [-B, B]; so their sum is in [-nB, nB]. The noise of an entry is Skellam, of variance
-    at most n `share_variance`; P[|noise| >= t] <= 2^-60 / length, so that with probability at least 1 - 2^-60 it is in
+    `check_vector` has each entry in [-B, B]; so their sum is in [-nB, nB]. The noise of an entry is Skellam, of
+    variance at most n `share_variance`; P[|noise| >= t] <= 2^-60 / length, so that with probability at least 1 - 2^-60 it is in
     [-(t - 1), t - 1] for all entries. Then |sum| <= nB + t - 1 < 2^(modulus_bits - 1), and `decode` is exact.
 
     **Noise.** Of the at least `minimum` shares in an opened sum, `colluders` may be known to an adversary (or may never
@@ -147,9 +147,28 @@ class SumPlan:
             max_contributions: b, the most records of one unit that a participant keeps.
             silos: k.
         """
+        self._check_silos(silos)
+        return SkellamCountsEvent(self.protecting_variance, self.scale, adjacency, max_contributions * silos)
+
+    def sums_event(
+        self, l1: int, l2_squared: int, adjacency: str, max_contributions: int, silos: int = 1
+    ) -> SkellamSumsEvent:
+        """The event of one sum of units' vectors, of which each has these norms in each participant's rows.
+
+        The vectors of a person in k silos are k vectors, whose sum has at most k times each norm.
+
+        Args:
+            l1, l2_squared: the largest L1 norm and squared L2 norm, in units (`fixed_point`).
+            max_contributions, silos: as for `counts_event`.
+        """
+        self._check_silos(silos)
+        return SkellamSumsEvent(
+            self.protecting_variance, silos * l1, silos**2 * l2_squared, adjacency, max_contributions * silos
+        )
+
+    def _check_silos(self, silos: int) -> None:
         if isinstance(silos, bool) or not isinstance(silos, int) or not 1 <= silos <= self.participants:
             raise AccountingError(f"a person in {silos!r} silos; accepted: 1 to {self.participants}")
-        return SkellamCountsEvent(self.protecting_variance, self.scale, adjacency, max_contributions * silos)
 
     def check_vector(self, units: npt.NDArray[Any]) -> None:
         """Raises `AccountingError` unless these are `length` whole numbers in [-bound, bound]. Shows no value."""
@@ -225,20 +244,33 @@ def add(one: Coded, other: Coded, bits: int) -> Coded:
     return (one + other) & np.uint64(2**bits - 1)
 
 
-def round_towards_zero(vector: npt.NDArray[np.float64], scale: int) -> Whole:
-    """A unit's vector in fixed point, with norms no larger than before: |trunc(x)| <= |x| in every entry.
+def fixed_point(vector: npt.NDArray[np.float64], norm: int, scale: int) -> Whole:
+    """A unit's vector in whole units, clipped to the L2 norm `norm`, rounded towards zero.
 
-    So rounding needs no further sensitivity. Plain rounding would: its error of up to 1/2 in each of d entries has a
-    norm of up to sqrt(d) / 2. The bias is below one unit an entry and vector. Multiplying by a scale that is a power of
-    two is exact in floating point, as long as nothing overflows.
+    Rounding towards zero shortens every entry, so it needs no further sensitivity: the squared L2 norm is at most
+    (norm scale)^2, and the L1 norm at most sqrt(length) norm scale (`norms`). Plain rounding would add up to
+    sqrt(length) / 2. The bias is below one unit an entry and vector. The norm is checked in whole numbers afterwards:
+    nothing rests on floating point.
+
+    Args:
+        vector: of one unit, all its records together. Sensitive.
+        norm: in the vector's own unit.
+        scale: units of 1.
 
     Raises:
-        AccountingError: a scale that is not a power of two, or an entry that is not finite or too large.
+        AccountingError: an entry is not finite, or norm times scale is 2^53 or more.
     """
-    if scale < 1 or scale & (scale - 1):
-        raise AccountingError(f"scale {scale!r}; accepted: a power of two")
-    scaled = np.trunc(vector * float(scale))
-    if not np.all(np.abs(scaled) < 2.0**53):
-        raise AccountingError("a vector has an entry that is not finite or too large; accepted: clipped vectors")
-    whole: Whole = scaled.astype(np.int64)
-    return whole
+    length = float(np.linalg.norm(vector))
+    if not math.isfinite(length) or not 1 <= norm * scale < 2**53:
+        raise AccountingError("a vector or norm that is not finite or too large; accepted: up to 2^53 units")
+    shortened = vector * min(1.0, norm / length * (1 - 2.0**-40)) if length > norm * (1 - 2.0**-40) else vector
+    units: Whole = np.trunc(shortened * scale).astype(np.int64)
+    if sum(int(entry) ** 2 for entry in units[units != 0]) > (norm * scale) ** 2:
+        raise AccountingError("a vector is longer than its norm after rounding; accepted: shorter vectors")
+    return units
+
+
+def norms(length: int, norm: int, scale: int) -> tuple[int, int]:
+    """(L1, L2 squared) bounds in units of `fixed_point`: by Cauchy-Schwarz, L1 <= sqrt(length) L2, rounded down."""
+    squared = (norm * scale) ** 2
+    return math.isqrt(length * squared), squared

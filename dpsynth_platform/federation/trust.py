@@ -32,9 +32,9 @@ class Protection:
 
 
 def protections(trust: str, event: DpEvent | float, delta: float) -> tuple[Protection, ...]:
-    """The guarantee against each party; nobody is protected from the participant that holds its records.
+    """The guarantee against each party; no unit is protected from a participant that holds its records.
 
-    - `central`: the aggregator sees the participants' sums, so there is no guarantee against it. Everybody else sees the
+    - `central`: the aggregator sees the participants' sums, so there is no guarantee against it. All others see the
       release alone, which has the aggregator's noise.
     - `distributed`: the aggregator sees the sum of the finishing participants, with at least the honest ones' noise.
       Participants that collude, also with the aggregator, know their own shares and data, which leaves the same; the

@@ -1,4 +1,4 @@
-"""Sums in fixed point, their noise and their guarantees. Each statistical bound is missed with probability below 1e-7."""
+"""Sums in fixed point, their noise and guarantees. Each statistical bound is missed with probability below 1e-7."""
 
 import itertools
 import math
@@ -18,8 +18,9 @@ from dpsynth_platform.federation.sums import (
     clip,
     decode,
     encode,
+    fixed_point,
+    norms,
     plan_of_counts,
-    round_towards_zero,
 )
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
@@ -108,18 +109,36 @@ def test_clipping_moves_no_entry_further(pairs, bound):
     assert np.all(np.abs(clip(one, bound) - clip(other, bound)) <= np.abs(one - other))
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8), st.sampled_from([1, 2, 16, 1024]))
-def test_rounding_towards_zero_lengthens_nothing(values, scale):
+@given(
+    st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=8),
+    st.sampled_from([1, 3, 1000]),
+    st.sampled_from([1, 10, 1024]),
+)
+def test_vectors_in_fixed_point_keep_their_norms(values, norm, scale):
     vector = np.array(values)
-    units = round_towards_zero(vector, scale)
+    units = fixed_point(vector, norm, scale)
+    l1, l2_squared = norms(len(values), norm, scale)
+    assert sum(abs(int(entry)) for entry in units) <= l1
+    assert sum(int(entry) ** 2 for entry in units) <= l2_squared == (norm * scale) ** 2
     assert np.all(np.abs(units) <= np.abs(vector) * scale)
-    assert np.all(np.abs(units - vector * scale) < 1)
+    if np.linalg.norm(vector) < 0.99 * norm:
+        assert np.all(np.abs(units - vector * scale) < 1)
 
 
-@pytest.mark.parametrize(("vector", "scale"), [([1.0], 3), ([math.nan], 2), ([math.inf], 2), ([1e300], 2), ([1.0], 0)])
-def test_what_cannot_be_rounded_is_refused(vector, scale):
+@pytest.mark.parametrize("vector", [[math.nan], [math.inf, 1.0], [1e300, 1e300]])
+def test_what_is_not_finite_is_refused(vector):
     with pytest.raises(AccountingError):
-        round_towards_zero(np.array(vector), scale)
+        fixed_point(np.array(vector), 1, 2)
+
+
+def test_vectors_of_a_person_in_two_silos_may_point_alike():
+    l1, l2_squared = norms(3, 2, 16)
+    event = PLAN.sums_event(l1, l2_squared, "add-or-remove", 1, silos=2)
+    moved = 2 * fixed_point(np.array([2.0, 0, 0]), 2, 16)
+    assert 0.99 * event.sensitivity.l2 <= np.linalg.norm(moved) <= event.sensitivity.l2
+    assert event.variance == 3 * 64
+    spread = 2 * fixed_point(np.full(3, 9.0), 2, 16)
+    assert 0.9 * event.sensitivity.l1 <= spread.sum() <= event.sensitivity.l1
 
 
 # Sensitivity on neighbours, over several silos.

@@ -1,4 +1,4 @@
-"""Skellam noise against computations that share nothing with it: Bessel functions in 40 digits, scipy, dp_accounting."""
+"""Skellam noise against computations that share nothing with it: Bessel functions, scipy, dp_accounting."""
 
 import math
 

@@ -6,9 +6,9 @@ value a unit reports, and the model that is fitted to estimates. Shuffling is no
 All probabilities are ratios of whole numbers, and draws are whole numbers below a total, so that the ratio of any
 report's probabilities under two values is at most `ratio`, exactly; `ratio` is at most e^epsilon, rounded down.
 
-Each kind has sets of reports S_x that support a value x: a report of a unit with x is in S_x with probability p, one of
-another with q < p. So with c reports of n in S_x, (c - n q) / (p - q) is an unbiased estimate of the units with x (Wang,
-Blocki, Li & Jha 2017, theorems 1 and 2).
+Each kind has sets of reports S_x that support a value x: a report of a unit with x is in S_x with probability p, one
+of another with q < p. So with c reports of n in S_x, (c - n q) / (p - q) is an unbiased estimate of the units with x
+(Wang, Blocki, Li & Jha 2017, theorems 1 and 2).
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ def ratio_of(epsilon: float) -> Fraction:
     if not low <= epsilon <= high:
         raise AccountingError(f"epsilon {epsilon!r} of a report; accepted: {low:g} to {high:g}")
     with mpmath.workdps(60):  # e^epsilon is irrational, so that 60 digits decide
-        return int(mpmath.floor(mpmath.exp(mpmath.mpf(epsilon)) / RATIO_STEP.numerator * RATIO_STEP.denominator)) * (
-            RATIO_STEP
-        )
+        return int(mpmath.floor(mpmath.exp(mpmath.mpf(epsilon)) * RATIO_STEP.denominator)) * RATIO_STEP
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class LocalReports(ABC):
     def estimate(self, reports: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Unbiased estimates of how many units hold each value; shape (values,). Some may be negative."""
         p, q = float(self.p), float(self.q)
-        found: npt.NDArray[np.float64] = (self.support(reports) - len(reports) * q) / (p - q)
+        found: npt.NDArray[np.float64] = (self.support(reports).astype(np.float64) - len(reports) * q) / (p - q)
         return found
 
     def variance(self, units: int) -> float:
@@ -145,8 +143,8 @@ class RandomizedResponse(LocalReports):
 class UnaryEncoding(LocalReports):
     """A bit for each value: that of the own value is a fair coin, each other is 1 with probability 1 / (ratio + 1).
 
-    Optimized unary encoding (Wang et al. 2017, section 4.3). Between two values the chances of two bits differ: by a
-    factor of at most 1 where a bit may be 1 or 0 evenly, and q against 1 - q: of (1/2) (1 - q) / (q (1/2)) = ratio.
+    Optimized unary encoding (Wang et al. 2017, section 4.3). Between two values the chances of two bits differ. A
+    fair coin's are 1/2 either way, so that a report's chances have a quotient of at most (1 - q) / q = ratio.
     """
 
     @property

@@ -47,8 +47,8 @@ class SumPlan:
 
     **No overflow.** Let n be `participants`, B `bound` and t `noise_reach`. At most n vectors are added, and
     `check_vector` has each entry in [-B, B]; so their sum is in [-nB, nB]. The noise of an entry is Skellam, of
-    variance at most n `share_variance`; P[|noise| >= t] <= 2^-60 / length, so that with probability at least 1 - 2^-60 it is in
-    [-(t - 1), t - 1] for all entries. Then |sum| <= nB + t - 1 < 2^(modulus_bits - 1), and `decode` is exact.
+    variance at most n `share_variance`; P[|noise| >= t] <= 2^-60 / length, so that with probability at least 1 - 2^-60
+    it is in [-(t - 1), t - 1] for all entries. Then |sum| <= nB + t - 1 < 2^(modulus_bits - 1), and `decode` is exact.
 
     **Noise.** Of the at least `minimum` shares in an opened sum, `colluders` may be known to an adversary (or may never
     have been added); `honest` = minimum - colluders others remain. Their sum is Skellam of variance `honest` times
@@ -260,14 +260,16 @@ def fixed_point(vector: npt.NDArray[np.float64], norm: int, scale: int) -> Whole
     Raises:
         AccountingError: an entry is not finite, or norm times scale is 2^53 or more.
     """
-    length = float(np.linalg.norm(vector))
+    with np.errstate(over="ignore"):
+        length = float(np.linalg.norm(vector))
     if not math.isfinite(length) or not 1 <= norm * scale < 2**53:
         raise AccountingError("a vector or norm that is not finite or too large; accepted: up to 2^53 units")
-    shortened = vector * min(1.0, norm / length * (1 - 2.0**-40)) if length > norm * (1 - 2.0**-40) else vector
-    units: Whole = np.trunc(shortened * scale).astype(np.int64)
-    if sum(int(entry) ** 2 for entry in units[units != 0]) > (norm * scale) ** 2:
-        raise AccountingError("a vector is longer than its norm after rounding; accepted: shorter vectors")
-    return units
+    factor = min(1.0, norm / length) if length else 1.0
+    while True:
+        units: Whole = np.trunc(vector * factor * scale).astype(np.int64)
+        if sum(int(entry) ** 2 for entry in units[units != 0]) <= (norm * scale) ** 2:
+            return units
+        factor *= 1 - 2.0**-40
 
 
 def norms(length: int, norm: int, scale: int) -> tuple[int, int]:

@@ -55,6 +55,10 @@ class SumPlan:
     `share_variance`, as the distribution is closed under addition. More finishing participants only add independent
     noise, which is post-processing.
 
+    **One sum a round.** The event is that of one opened sum. If an adversary had the sums of two sets of participants
+    of one round, their difference would hold few vectors and only those participants' noise. So at most one set may
+    ever be opened with the same shares of noise; a round that is repeated draws afresh, and costs again.
+
     Attributes:
         participants: the most that can take part.
         minimum: the fewest finishing ones of an opened sum; `participants - minimum` may drop out.

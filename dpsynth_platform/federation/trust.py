@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent
+from dpsynth_platform.privacy.units import check_epsilon_delta
 
 Trust = Literal["central", "distributed", "local"]
 TRUSTS: tuple[str, ...] = get_args(Trust)
@@ -50,6 +51,7 @@ def protections(trust: str, event: DpEvent | float, delta: float) -> tuple[Prote
     """
     if trust not in TRUSTS or isinstance(event, (int, float)) != (trust == "local"):
         raise AccountingError(f"trust {trust!r} with another model's cost; accepted: {', '.join(TRUSTS)}")
+    check_epsilon_delta(event if isinstance(event, (int, float)) else 1.0, delta)
     if isinstance(event, (int, float)):
         return tuple(Protection(party, float(event), 0.0, "noise-of-report") for party in _PARTIES)
     spent = epsilon(event, delta).epsilon

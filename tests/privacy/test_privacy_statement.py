@@ -16,6 +16,8 @@ from dpsynth_platform.privacy.events import (
     GaussianCountsEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
+    SkellamCountsEvent,
+    SkellamSumsEvent,
     ThresholdedCountsEvent,
     event_to_json,
 )
@@ -146,18 +148,22 @@ def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
             DiscreteGaussianCountsEvent(60.0, "add-or-remove", 2),
             GaussianCountsEvent(60.0, "add-or-remove", 2),
             ThresholdedCountsEvent(60.0, 400.0, "add-or-remove", 2),
+            SkellamCountsEvent(1e6, 1, "add-or-remove", 2),
+            SkellamSumsEvent(1e6, 2, 4, "add-or-remove", 2),
             ParallelDpEvent([BoundedRangeSelectionEvent(eps, "add-or-remove", 2) for eps in (0.01, 0.02)]),
         ]
     )
     statement = privacy_statement(contract, budget, event, TRAINED)
     covered = " ".join(statement.covered)
-    for words in ("1 histograms of topics", "100 training steps", "2 tokens", "threshold", "clipped gradients"):
+    expected = ("1 histograms of topics", "100 training steps", "2 tokens", "threshold", "clipped gradients")
+    for words in (*expected, "every cell with Skellam noise", "Sums of vectors of whole numbers (1 set)"):
         assert words in covered
     assert "two columns" not in covered
     told = {item.assumption: item for item in statement.assumptions}
     assert told["Samples are Poisson."].because == "By a keyed cryptographic stream."
     assert [item.holds for words, item in told.items() if words.startswith("Continuous noise")] == ["not stated"]
     assert any("one parallel branch" in words for words in told)
+    assert any("Skellam" in words for words in told)
     assert any("expected members" in words for words in told)
     assert "Gumbel" not in str(statement.to_json())
     assert statement.accounting["amplification"] == "by Poisson sampling of records"

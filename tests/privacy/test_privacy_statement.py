@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from dp_accounting import dp_event
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 from dpsynth_platform.contracts.loading import load_contract, load_family
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import upper_bound
+from dpsynth_platform.privacy import statement
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
+    LEAF_KINDS,
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
     GaussianCountsEvent,
@@ -170,6 +173,14 @@ def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
     assert "parallel" in statement.accounting["composition"]
     assert 0 < statement.accounting["delta_slack"] < statement.guarantee.delta
     json.dumps(statement.to_json(), allow_nan=False)
+
+
+def test_every_kind_of_event_is_named_among_what_is_covered():
+    """A kind without words would be left out of the statement in silence."""
+    words = yaml.safe_load(Path(statement.__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    assert {*words["covered"], "sampled-gaussian"} == {
+        *LEAF_KINDS
+    }  # of training steps there are sentences of their own
 
 
 def test_mst_says_nothing_of_what_it_does_not_do():

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -36,6 +37,16 @@ def test_a_process_whose_ending_was_dropped_can_still_be_ended(place, monkeypatc
         assert len(dropped) == 1 and issubclass(dropped[0], SystemExit)
         os.kill(os.getpid(), signal.SIGTERM)
         pytest.fail("the second signal was ignored")
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not list(place.iterdir())
+
+
+def test_an_ending_that_was_dropped_is_raised_again(place, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: None)
+    with pytest.raises(SystemExit) as ended, workspace("dpsynth-test-", place):
+        Dropping()
+        time.sleep(60)
+        pytest.fail("the signal was lost")
     assert ended.value.code == 128 + signal.SIGTERM
     assert not list(place.iterdir())
 

@@ -178,8 +178,27 @@ def _whole(instance: object, attribute: attr.Attribute[int], value: int) -> None
         )
 
 
+class _SkellamNoise(DpEvent):  # type: ignore[misc]
+    """A vector of whole numbers, each entry with Skellam noise; `sensitivity` refuses impossible neighbours."""
+
+    variance: float
+
+    def __attrs_post_init__(self) -> None:
+        _ = self.sensitivity
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """What one unit changes in the vector, in units."""
+        raise NotImplementedError
+
+    @property
+    def sigma(self) -> float:
+        """Deviation of the noise, in units."""
+        return math.sqrt(self.variance)
+
+
 @attr.frozen
-class SkellamCountsEvent(DpEvent):  # type: ignore[misc]
+class SkellamCountsEvent(_SkellamNoise):
     """Counts of records over disjoint cells in fixed point, each with Skellam noise (`privacy.skellam`).
 
     Neighbours as for `DiscreteGaussianCountsEvent`; a record is `scale` units. A secure sum of several participants'
@@ -197,23 +216,14 @@ class SkellamCountsEvent(DpEvent):  # type: ignore[misc]
     adjacency: str
     max_contributions: int
 
-    def __attrs_post_init__(self) -> None:
-        _ = self.sensitivity  # refuses impossible neighbours
-
     @property
     def sensitivity(self) -> Sensitivity:
-        """What one unit changes in the vector, in units."""
         records = count_sensitivity(self.adjacency, self.max_contributions)
         return Sensitivity(self.scale * records.l1, self.scale**2 * records.l2_squared)
 
-    @property
-    def sigma(self) -> float:
-        """Deviation of the noise, in units."""
-        return math.sqrt(self.variance)
-
 
 @attr.frozen
-class SkellamSumsEvent(DpEvent):  # type: ignore[misc]
+class SkellamSumsEvent(_SkellamNoise):
     """Sums of vectors of whole numbers, each entry with Skellam noise (`privacy.skellam`).
 
     All vectors of one unit together have at most these norms, after rounding. They are made of that unit's records
@@ -234,24 +244,16 @@ class SkellamSumsEvent(DpEvent):  # type: ignore[misc]
     adjacency: str
     max_contributions: int
 
-    def __attrs_post_init__(self) -> None:
+    @property
+    def sensitivity(self) -> Sensitivity:
         check_adjacency(self.adjacency, self.max_contributions)
         if self.adjacency == "fixed-graph":
             raise AccountingError(
                 "vectors clipped by owner under fixed-graph: a record with several owners is in the vectors of all of "
                 "them; accepted: add-or-remove, zero-out, replace-one"
             )
-
-    @property
-    def sensitivity(self) -> Sensitivity:
-        """What one unit changes in the vector, in units."""
         vectors = 2 if replaces(self.adjacency) else 1
         return Sensitivity(vectors * self.l1, vectors**2 * self.l2_squared)
-
-    @property
-    def sigma(self) -> float:
-        """Deviation of the noise, in units."""
-        return math.sqrt(self.variance)
 
 
 @attr.frozen

@@ -162,12 +162,12 @@ def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
     for words in (*expected, "every cell with Skellam noise", "Sums of vectors of whole numbers (1 set)"):
         assert words in covered
     assert "two columns" not in covered
-    told = {item.assumption: item for item in statement.assumptions}
-    assert told["Samples are Poisson."].because == "By a keyed cryptographic stream."
-    assert [item.holds for words, item in told.items() if words.startswith("Continuous noise")] == ["not stated"]
-    assert any("one parallel branch" in words for words in told)
-    assert any("Skellam" in words for words in told)
-    assert any("expected members" in words for words in told)
+    assumptions = {item.assumption: item for item in statement.assumptions}
+    assert assumptions["Samples are Poisson."].because == "By a keyed cryptographic stream."
+    assert [item.holds for words, item in assumptions.items() if words.startswith("Continuous noise")] == ["not stated"]
+    assert any("one parallel branch" in words for words in assumptions)
+    assert any("Skellam" in words for words in assumptions)
+    assert any("expected members" in words for words in assumptions)
     assert "Gumbel" not in str(statement.to_json())
     assert statement.accounting["amplification"] == "by Poisson sampling of records"
     assert "parallel" in statement.accounting["composition"]

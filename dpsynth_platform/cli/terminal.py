@@ -244,13 +244,14 @@ class _EndOnce:
     """A signal handler that raises `_Ending` once, and again only after the first one was dropped.
 
     While the first one propagates, no signal interrupts the cleanup. Python drops an error that is raised in a
-    finalizer or callback; then the same signal is sent to the main thread again, once it has left that code.
+    finalizer or callback; then the same signal is sent to the main thread again, once it has left that code, and no
+    other error is being handled there.
     """
 
     def __init__(self) -> None:
         self._ending: weakref.ref[_Ending] | None = None
         self._again: threading.Timer | None = None
-        self._stopped = False
+        self._resent = self._stopped = False
 
     def stop(self) -> None:
         """No signal is sent from now on."""
@@ -261,11 +262,19 @@ class _EndOnce:
 
     def _dropped(self, number: int) -> None:
         if not self._stopped:
-            self._again = threading.Timer(_AGAIN, signal.pthread_kill, (threading.main_thread().ident, number))
+            self._again = threading.Timer(_AGAIN, self._send, (number,))
             self._again.start()
 
+    def _send(self, number: int) -> None:
+        self._resent = True
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        resent, self._resent = self._resent, False
         if self._ending is not None and self._ending() is not None:
+            return
+        if resent and sys.exc_info()[0] is not None:  # what cleans up after another error is not interrupted
+            self._dropped(number)
             return
         ending = _Ending(128 + number)
         self._ending = weakref.ref(ending, lambda _: self._dropped(number))

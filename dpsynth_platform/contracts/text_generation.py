@@ -362,7 +362,7 @@ class Resample(Part):
         if not isinstance(part, dict) or part.get("by", "clusters") != "clusters":
             return part
         declared = {key: value for key, value in part.items() if value is not None}
-        return {"clusters": CLUSTERS, "noise": VOTE_NOISE} | part | declared
+        return {"clusters": CLUSTERS, "noise": VOTE_NOISE} | declared
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Resample:

@@ -86,7 +86,7 @@ class LocalReports(ABC):
 
     @abstractmethod
     def support(self, reports: npt.NDArray[Any]) -> Whole:
-        """How many reports support each value; shape (values,)."""
+        """How many reports support each value; shape (values,). Raises `AccountingError` for impossible reports."""
 
     def estimate(self, reports: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Unbiased estimates of how many units hold each value; shape (values,). Some may be negative."""
@@ -137,6 +137,7 @@ class RandomizedResponse(LocalReports):
         return np.where(drawn < own, held, others + (others >= held))
 
     def support(self, reports: npt.NDArray[Any]) -> Whole:
+        _check(reports, self.values)
         return np.bincount(reports, minlength=self.values)
 
 
@@ -168,6 +169,8 @@ class UnaryEncoding(LocalReports):
         return bits
 
     def support(self, reports: npt.NDArray[Any]) -> Whole:
+        if reports.dtype != np.bool_ or reports.ndim != 2 or reports.shape[1] != self.values:
+            raise AccountingError(f"reports of another type or length; accepted: {self.values} bits each")
         found: Whole = reports.sum(axis=0, dtype=np.int64)
         return found
 
@@ -204,6 +207,7 @@ class HadamardResponse(LocalReports):
         return reports
 
     def support(self, reports: npt.NDArray[Any]) -> Whole:
+        _check(reports, 2**self.bits)
         sums = np.bincount(reports, minlength=2**self.bits)
         half = 1
         while half < len(sums):  # the fast Walsh-Hadamard transform, in whole numbers
@@ -234,7 +238,7 @@ def choose_reports(values: int, epsilon: float, most_bits: int | None = None) ->
 
 def _check(held: Whole, values: int) -> None:
     if held.ndim != 1 or held.dtype != np.int64 or (held.size and not 0 <= held.min() <= held.max() < values):
-        raise AccountingError(f"values to report that are not codes; accepted: whole numbers, 0 to {values - 1}")
+        raise AccountingError(f"values or reports that are not codes; accepted: whole numbers, 0 to {values - 1}")
 
 
 def _below(total: int, shape: tuple[int, ...], stream: SecureStream) -> Whole:

@@ -28,7 +28,7 @@ Coded = npt.NDArray[np.uint64]
 OVERFLOW_BITS = 60
 # A sum is decoded as a signed 64-bit number.
 MOST_BITS = 62
-# Variances of shares are multiples of this: exact as binary floats, also times a number of participants.
+# Variances of shares are multiples of this, exact as binary floats.
 VARIANCE_STEP = 2.0**-10
 MOST_VARIANCE = 2.0**40
 MOST_PARTICIPANTS = 2**20
@@ -36,6 +36,7 @@ MOST_LENGTH = 2**40
 # Units of a record: from here on Skellam noise costs what Gaussian noise of the same deviation costs, within 0.1%, at
 # deviations from one record up.
 SCALE = 16
+_LARGE = 1e150
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,15 @@ class SumPlan:
     of one round, their difference would hold few vectors and only those participants' noise. So at most one set may
     ever be opened with the same shares of noise; a round that is repeated draws afresh, and costs again.
 
+    **What a unit adds** is sealed too: `adjacency`, `max_contributions`, `silos` and, of vectors, `norm`. So all who
+    agree on the digest account for the same event, and participants bound their rows by it.
+
+    **One person in several silos.** Let a person have at most b records in each of at most k participants, which do not
+    know of each other. The sum of the participants' counts is the counts of all rows, so it moves as one table does by
+    k b records: by v >= 0 of sum at most k b. That is a unit of k b records, not k units: the change is in one vector
+    with one noise, and k parallel mechanisms do not describe it. The k vectors of a person add up to one of at most k
+    times each norm. Where a person is in one silo alone, or is declared as one unit in each, k is 1.
+
     Attributes:
         participants: the most that can take part.
         minimum: the fewest finishing ones of an opened sum; `participants - minimum` may drop out.
@@ -67,6 +77,11 @@ class SumPlan:
         scale: units of a record.
         bound: B, in units.
         share_variance: of each participant's share of an entry's noise, in squared units.
+        adjacency: which datasets are neighbours.
+        max_contributions: b, the most records of one unit that a participant keeps.
+        silos: k, the most participants that one person is in.
+        norm: of vectors, the L2 norm to which a unit's one is clipped in each participant's rows (`fixed_point`); None:
+            counts of records.
 
     Raises:
         AccountingError: a value is impossible, no honest participant would be left, or sums do not fit.
@@ -79,6 +94,10 @@ class SumPlan:
     scale: int
     bound: int
     share_variance: float
+    adjacency: str = "add-or-remove"
+    max_contributions: int = 1
+    silos: int = 1
+    norm: int | None = None
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -88,6 +107,8 @@ class SumPlan:
             ("length", 1, MOST_LENGTH),
             ("scale", 1, 2**MOST_BITS),
             ("bound", 1, 2**MOST_BITS),
+            ("silos", 1, self.participants),
+            *([] if self.norm is None else [("norm", 1, 2**MOST_BITS)]),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -102,6 +123,7 @@ class SumPlan:
                 f"sums of {self.participants} entries up to {self.bound} and their noise need {self.modulus_bits} "
                 f"bits; accepted: up to {MOST_BITS}; declare a smaller bound, or a coarser scale"
             )
+        _ = self.event  # refuses impossible neighbours
 
     @classmethod
     def from_json(cls, document: Any) -> SumPlan:
@@ -138,41 +160,16 @@ class SumPlan:
     def modulus_bits(self) -> int:
         return (self.participants * self.bound + self.noise_reach - 1).bit_length() + 1
 
-    def counts_event(self, adjacency: str, max_contributions: int, silos: int = 1) -> SkellamCountsEvent:
-        """The event of one sum of counts, against an adversary that knows all but the honest shares.
-
-        **One person in several silos.** Let a person have at most b records in each of at most k participants, which do
-        not know of each other. The sum of the participants' counts is the counts of all rows, so it moves as one table
-        does by k b records: by v >= 0 of sum at most k b. That is a unit of k b records, not k units: the change is in
-        one vector with one noise, and k parallel mechanisms do not describe it. Where a person is in one silo alone, or
-        is declared as one unit in each, k is 1.
-
-        Args:
-            max_contributions: b, the most records of one unit that a participant keeps.
-            silos: k.
-        """
-        self._check_silos(silos)
-        return SkellamCountsEvent(self.protecting_variance, self.scale, adjacency, max_contributions * silos)
-
-    def sums_event(
-        self, l1: int, l2_squared: int, adjacency: str, max_contributions: int, silos: int = 1
-    ) -> SkellamSumsEvent:
-        """The event of one sum of units' vectors, of which each has these norms in each participant's rows.
-
-        The vectors of a person in k silos are k vectors, whose sum has at most k times each norm.
-
-        Args:
-            l1, l2_squared: the largest L1 norm and squared L2 norm, in units (`fixed_point`).
-            max_contributions, silos: as for `counts_event`.
-        """
-        self._check_silos(silos)
+    @property
+    def event(self) -> SkellamCountsEvent | SkellamSumsEvent:
+        """The event of one sum, against an adversary that knows all but the honest shares."""
+        most = self.max_contributions * self.silos
+        if self.norm is None:
+            return SkellamCountsEvent(self.protecting_variance, self.scale, self.adjacency, most)
+        l1, l2_squared = norms(self.length, self.norm, self.scale)
         return SkellamSumsEvent(
-            self.protecting_variance, silos * l1, silos**2 * l2_squared, adjacency, max_contributions * silos
+            self.protecting_variance, self.silos * l1, self.silos**2 * l2_squared, self.adjacency, most
         )
-
-    def _check_silos(self, silos: int) -> None:
-        if isinstance(silos, bool) or not isinstance(silos, int) or not 1 <= silos <= self.participants:
-            raise AccountingError(f"a person in {silos!r} silos; accepted: 1 to {self.participants}")
 
     def check_vector(self, units: npt.NDArray[Any]) -> None:
         """Raises `AccountingError` unless these are `length` whole numbers in [-bound, bound]. Shows no value."""
@@ -203,23 +200,23 @@ def plan_of_counts(
         most_records: the largest count of a participant's cell, public; larger ones are clipped to it, which moves no
             vector further than it moved before.
         max_contributions: b, of one unit in one participant's rows.
-        silos: k, participants that one person can be in (`SumPlan.counts_event`).
+        silos: k, participants that one person can be in.
 
     Raises:
         AccountingError: a value is impossible, or the guarantee cannot be met.
     """
 
     def plan_with(share_variance: float) -> SumPlan:
-        return SumPlan(participants, minimum, colluders, cells, scale, most_records * scale, share_variance)
+        bound, unit = most_records * scale, (adjacency, max_contributions, silos)
+        return SumPlan(participants, minimum, colluders, cells, scale, bound, share_variance, *unit)
 
-    honest = plan_with(1.0).honest
-    bound = plan_with(1.0).counts_event(adjacency, max_contributions, silos).max_contributions
+    honest, most = plan_with(1.0).honest, max_contributions * silos
     found = noise_for(
-        lambda sigma: SkellamCountsEvent((sigma * scale) ** 2, scale, adjacency, bound), target_epsilon, delta
+        lambda sigma: SkellamCountsEvent((sigma * scale) ** 2, scale, adjacency, most), target_epsilon, delta
     )
     share = math.ceil(found.event.variance / honest / VARIANCE_STEP) * VARIANCE_STEP
     plan = plan_with(share)
-    spent = epsilon(plan.counts_event(adjacency, max_contributions, silos), delta).epsilon
+    spent = epsilon(plan.event, delta).epsilon
     if spent > target_epsilon:
         raise AccountingError(f"calibration to epsilon {target_epsilon:g} failed; accepted: another epsilon")
     return plan
@@ -254,7 +251,7 @@ def fixed_point(vector: npt.NDArray[np.float64], norm: int, scale: int) -> Whole
     Rounding towards zero shortens every entry, so it needs no further sensitivity: the squared L2 norm is at most
     (norm scale)^2, and the L1 norm at most sqrt(length) norm scale (`norms`). Plain rounding would add up to
     sqrt(length) / 2. The bias is below one unit an entry and vector. The norm is checked in whole numbers afterwards:
-    nothing rests on floating point.
+    nothing rests on floating point. An entry that is not finite counts as 0: a refusal would show that there is one.
 
     Args:
         vector: of one unit, all its records together. Sensitive.
@@ -262,15 +259,18 @@ def fixed_point(vector: npt.NDArray[np.float64], norm: int, scale: int) -> Whole
         scale: units of 1.
 
     Raises:
-        AccountingError: an entry is not finite, or norm times scale is 2^53 or more.
+        AccountingError: norm times scale is 2^53 or more.
     """
-    with np.errstate(over="ignore"):
-        length = float(np.linalg.norm(vector))
-    if not math.isfinite(length) or not 1 <= norm * scale < 2**53:
-        raise AccountingError("a vector or norm that is not finite or too large; accepted: up to 2^53 units")
+    if not 1 <= norm * scale < 2**53:
+        raise AccountingError(f"a norm of {norm} in units of 1/{scale}; accepted: below 2^53 units")
+    finite = np.where(np.isfinite(vector), vector, 0.0)
+    largest = float(np.abs(finite).max(initial=0.0))
+    if largest > _LARGE:  # so that the norm does not overflow; clipping shortens the vector further
+        finite = finite / largest * _LARGE
+    length = float(np.linalg.norm(finite))
     factor = min(1.0, norm / length) if length else 1.0
     while True:
-        units: Whole = np.trunc(vector * factor * scale).astype(np.int64)
+        units: Whole = np.trunc(finite * factor * scale).astype(np.int64)
         if sum(int(entry) ** 2 for entry in units[units != 0]) <= (norm * scale) ** 2:
             return units
         factor *= 1 - 2.0**-40

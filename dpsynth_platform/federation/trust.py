@@ -5,9 +5,13 @@ What belongs here: the guarantee against each party and what it rests on. What d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from dp_accounting import dp_event
+
+from dpsynth_platform.federation.sums import SumPlan
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent
@@ -32,28 +36,33 @@ class Protection:
     rests_on: Literal["nothing", "noise-of-aggregator", "noise-of-honest-participants", "noise-of-report"]
 
 
-def protections(trust: str, event: DpEvent | float, delta: float) -> tuple[Protection, ...]:
+def protections(trust: str, cost: Sequence[SumPlan] | DpEvent | float, delta: float) -> tuple[Protection, ...]:
     """The guarantee against each party; no unit is protected from a participant that holds its records.
 
     - `central`: the aggregator sees the participants' sums, so there is no guarantee against it. All others see the
       release alone, which has the aggregator's noise.
     - `distributed`: the aggregator sees the sum of the finishing participants, with at least the honest ones' noise.
       Participants that collude, also with the aggregator, know their own shares and data, which leaves the same; the
-      recipient sees no more. All have the guarantee of the plan's event, which counts honest shares alone
+      recipient sees no more. All have the guarantee of the plans' events, which count honest shares alone
       (`sums.SumPlan`). It is not larger against the recipient alone, as colluders may not have added their shares.
     - `local`: a report is private before it leaves the unit; everything else is post-processing of all reports.
 
     Args:
-        event: what one unit's part in the whole run costs; for `local` its pure epsilon over all its reports.
+        cost: what one unit's part in the whole run costs: the plans of all sums (`distributed`), the event of the
+            aggregator's mechanism (`central`), or the pure epsilon over all of the unit's reports (`local`).
 
     Raises:
-        AccountingError: an unknown trust model, or an event that is not one of it.
+        AccountingError: an unknown trust model, or a cost that is not one of it.
     """
-    if trust not in TRUSTS or isinstance(event, (int, float)) != (trust == "local"):
+    if trust == "local" and isinstance(cost, float):
+        check_epsilon_delta(cost, delta)
+        return tuple(Protection(party, cost, 0.0, "noise-of-report") for party in _PARTIES)
+    if trust == "distributed" and isinstance(cost, Sequence) and cost:
+        event: DpEvent = dp_event.ComposedDpEvent([plan.event for plan in cost])
+    elif trust == "central" and not isinstance(cost, (float, int, Sequence)):
+        event = cost
+    else:
         raise AccountingError(f"trust {trust!r} with another model's cost; accepted: {', '.join(TRUSTS)}")
-    check_epsilon_delta(event if isinstance(event, (int, float)) else 1.0, delta)
-    if isinstance(event, (int, float)):
-        return tuple(Protection(party, float(event), 0.0, "noise-of-report") for party in _PARTIES)
     spent = epsilon(event, delta).epsilon
     if trust == "central":
         rest = tuple(Protection(party, spent, delta, "noise-of-aggregator") for party in _PARTIES[1:])

@@ -6,14 +6,12 @@ What belongs here: the steps between a plan and its complete model, for one tabl
 The plan is admitted before the first row is read, and the ledger entry started before the mechanism reads. A repeated
 run uses complete measurements and models at no cost. An incomplete mechanism starts again only with `spend_again`,
 except that one with a text to write continues as far as its plan has paid: its rows are kept until it is complete, or
-was not continued for a week.
+expire (`place`).
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,15 +31,13 @@ from dpsynth_platform.ledger.chain import STARTED
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.budget import Budget, open_budget
-from dpsynth_platform.one_table.place import BOUNDED, ROWS, Place
+from dpsynth_platform.one_table.place import BOUNDED, KEPT_DAYS, ROWS, Place
 from dpsynth_platform.scrub.fingerprints import Fingerprints
 from dpsynth_platform.secrets.vault import SIGNING_KEY, Vault
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.worker.job import Mode, WorkerJob, base_model_file, checkpoint_key_file
 
 _T = TypeVar("_T")
-KEPT_DAYS = 7
-"""The time-to-live of the rows of an interrupted mechanism, from its last progress on."""
 
 
 class PaidOptions(Protocol):
@@ -221,18 +217,14 @@ class Payment:
 
 
 def can_continue(place: Place, entry: Entry | None) -> bool:
-    """Whether a started mechanism left its rows, they are not expired, and its plan has paid for what is left of it."""
+    """Whether a started mechanism left its rows, and its plan has paid for what is left of it."""
     if entry is None or entry.state != STARTED:
         return False
-    rows, model = place.rows(entry.entry_id), place.model(entry.entry_id)
     try:
-        text = (rows / "plan.json").read_text(encoding="utf-8")
-        last_progress = max(part.stat().st_mtime for part in (rows, model, *model.rglob("*")))
-    except FileNotFoundError:  # deleting one of them was interrupted, or there were none
+        text = (place.rows(entry.entry_id) / "plan.json").read_text(encoding="utf-8")
+    except FileNotFoundError:  # they expired, deleting them was interrupted, or there were none
         return False
-    if time.time() - last_progress > dt.timedelta(days=KEPT_DAYS).total_seconds():
-        return False
-    return generator(SealedPlan.from_json(text).method).can_resume(model)
+    return generator(SealedPlan.from_json(text).method).can_resume(place.model(entry.entry_id))
 
 
 def _sweep(place: Place, ledger: Ledger) -> None:
@@ -254,8 +246,9 @@ def spent_so_far(entry: Entry | None, method: str, place: Place) -> str:
         return "Nothing was spent."
     if can_continue(place, entry):
         return (
-            f"Ledger entry {entry.entry_id} has paid, and what its mechanism needs is kept for {KEPT_DAYS} days. Run "
-            "the same command again: it continues, at no further cost."
+            f"Ledger entry {entry.entry_id} has paid, and what its mechanism needs is kept. Run the same command "
+            f"again: it continues, at no further cost. After {KEPT_DAYS} days the next command with this --out deletes "
+            "what is kept."
         )
     if entry.state == "spent" or generator(method).is_complete(place.model(entry.entry_id)):
         return (

@@ -51,6 +51,21 @@ def test_an_ending_that_was_dropped_is_raised_again(place, monkeypatch):
     assert not list(place.iterdir())
 
 
+def test_it_is_not_raised_where_another_error_is_handled(place, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: None)
+    tidied = []
+    with pytest.raises(SystemExit), workspace("dpsynth-test-", place):
+        Dropping()
+        try:
+            raise ValueError
+        except ValueError:
+            time.sleep(1)
+            tidied.append(True)
+        time.sleep(60)
+        pytest.fail("the signal was lost")
+    assert tidied
+
+
 def test_a_second_signal_does_not_interrupt_what_tidies_up(place):
     tidied = []
     with pytest.raises(SystemExit) as ended, workspace("dpsynth-test-", place):

@@ -2,10 +2,12 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
 import pytest
+from dp_accounting import dp_event
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2, skellam
@@ -24,7 +26,7 @@ from dpsynth_platform.federation.sums import (
 )
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import GaussianCountsEvent, SkellamCountsEvent
+from dpsynth_platform.privacy.events import GaussianCountsEvent, SkellamCountsEvent, SkellamSumsEvent
 
 PLAN = SumPlan(8, 5, 2, 3, 16, 1000 * 16, 64.0)
 
@@ -125,15 +127,22 @@ def test_vectors_in_fixed_point_keep_their_norms(values, norm, scale):
         assert np.all(np.abs(units - vector * scale) < 1)
 
 
-@pytest.mark.parametrize("vector", [[math.nan], [math.inf, 1.0], [1e300, 1e300]])
-def test_what_is_not_finite_is_refused(vector):
-    with pytest.raises(AccountingError):
-        fixed_point(np.array(vector), 1, 2)
+@pytest.mark.parametrize(
+    ("vector", "units"),
+    [([math.nan], [0]), ([math.inf, 1.0], [0, 1000]), ([1e300, -1e300], [707, -707]), ([1e200, 1.0], [1000, 0])],
+)
+def test_what_is_not_finite_counts_as_nothing_and_what_is_huge_is_clipped(vector, units):
+    assert fixed_point(np.array(vector), 1, 1000).tolist() == pytest.approx(units, abs=1)
+
+
+def test_a_norm_that_does_not_fit_is_refused():
+    with pytest.raises(AccountingError, match="norm of 4"):
+        fixed_point(np.array([1.0]), 4, 2**51)
 
 
 def test_vectors_of_a_person_in_two_silos_may_point_alike():
-    l1, l2_squared = norms(3, 2, 16)
-    event = PLAN.sums_event(l1, l2_squared, "add-or-remove", 1, silos=2)
+    event = replace(PLAN, norm=2, silos=2).event
+    assert isinstance(event, SkellamSumsEvent)
     moved = 2 * fixed_point(np.array([2.0, 0, 0]), 2, 16)
     assert 0.99 * event.sensitivity.l2 <= np.linalg.norm(moved) <= event.sensitivity.l2
     assert event.variance == 3 * 64
@@ -146,7 +155,7 @@ def test_vectors_of_a_person_in_two_silos_may_point_alike():
 
 @pytest.mark.parametrize(("b", "silos"), [(1, 1), (2, 1), (1, 2), (2, 2)])
 def test_a_person_in_several_silos_moves_the_sum_by_what_the_event_says(b, silos):
-    event = PLAN.counts_event("add-or-remove", b, silos)
+    event = replace(PLAN, max_contributions=b, silos=silos).event
     farthest = [0, 0]
     for cells in itertools.product(range(3), repeat=b * silos):
         for present in itertools.product([0, 1], repeat=b * silos):
@@ -256,7 +265,17 @@ def test_a_person_in_two_silos_needs_twice_the_deviation():
     one, two = plan_of_counts(**common), plan_of_counts(**common, silos=2)
     assert two.share_variance == pytest.approx(4 * one.share_variance, rel=0.01)
     with pytest.raises(AccountingError, match="silos"):
-        one.counts_event("add-or-remove", 1, 6)
+        replace(one, silos=6)
+
+
+def test_who_agrees_on_the_digest_accounts_for_the_same_event():
+    changes = [{}, {"adjacency": "replace-one"}, {"max_contributions": 2}, {"silos": 2}, {"norm": 1}, {"norm": 2}]
+    plans = [replace(PLAN, **change) for change in changes]
+    assert len({plan.digest for plan in plans}) == 6
+    assert plans[2].event == plans[3].event and len({plan.event for plan in plans}) == 5
+    assert all(SumPlan.from_json(plan.to_json()) == plan for plan in plans)
+    with pytest.raises(AccountingError, match="fixed-graph"):
+        replace(PLAN, norm=1, adjacency="fixed-graph")
 
 
 def test_a_whole_sum_is_the_counts_with_noise(monkeypatch):
@@ -276,14 +295,15 @@ def test_a_whole_sum_is_the_counts_with_noise(monkeypatch):
 
 
 def test_each_party_has_its_guarantee():
-    event = PLAN.counts_event("add-or-remove", 1)
-    spent = epsilon(event, 1e-6).epsilon
-    distributed = trust.protections("distributed", event, 1e-6)
+    event = PLAN.event
+    spent = epsilon(dp_event.ComposedDpEvent([event, event]), 1e-6).epsilon
+    distributed = trust.protections("distributed", [PLAN, PLAN], 1e-6)
     assert {(party.epsilon, party.delta) for party in distributed} == {(spent, 1e-6)}
     aggregator, participants, recipient = trust.protections("central", GaussianCountsEvent(9.0, "zero-out", 1), 1e-6)
     assert (aggregator.epsilon, aggregator.rests_on) == (None, "nothing")
     assert participants.epsilon == recipient.epsilon == epsilon(GaussianCountsEvent(9.0, "zero-out", 1), 1e-6).epsilon
     assert {(party.epsilon, party.delta) for party in trust.protections("local", 1.5, 1e-6)} == {(1.5, 0.0)}
-    for model, cost in (("local", event), ("central", 1.0), ("other", event)):
+    wrong = (("local", event), ("local", True), ("central", 1.0), ("other", event), ("distributed", event))
+    for model, cost in (*wrong, ("distributed", []), ("distributed", GaussianCountsEvent(9.0, "zero-out", 1))):
         with pytest.raises(AccountingError):
             trust.protections(model, cost, 1e-6)

@@ -75,9 +75,9 @@ def test_by_every_draw_reports_are_exactly_as_private_as_said(every_draw, kind, 
     worst = max(one[y] / other[y] for one in laws for other in laws for y in outcomes)
     assert worst == ratio
     for held, value in itertools.product(range(values), repeat=2):
-        shape = (-1, values) if kind is UnaryEncoding else (-1,)
+        shape, kept = ((-1, values), np.bool_) if kind is UnaryEncoding else ((-1,), np.int64)
         supported = sum(
-            chance * int(reports.support(np.array(report, dtype=np.int64).reshape(shape))[value])
+            chance * int(reports.support(np.array(report, dtype=kept).reshape(shape))[value])
             for report, chance in laws[held].items()
         )
         assert supported == (reports.p if held == value else reports.q)
@@ -151,6 +151,14 @@ def test_other_values_are_refused(kind):
     for held in (np.array([4]), np.array([-1]), np.array([0.0]), np.array([[1]])):
         with pytest.raises(AccountingError):
             kind(4, Fraction(2)).report(held)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_impossible_reports_are_refused(kind):
+    wide = np.ones((2, 5), dtype=bool)
+    for reports in (np.array([100]), np.array([-1]), np.array([0.0]), np.full((1, 4), 10**6), wide):
+        with pytest.raises(AccountingError, match="accepted"):
+            kind(4, Fraction(2)).support(reports)
 
 
 def test_reports_are_fresh():

@@ -32,12 +32,11 @@ from dpsynth_platform.foundation.errors import (
     SpendRepeated,
 )
 from dpsynth_platform.foundation.progress import silent
-from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.foundation.storage import EXAMPLES, read_table
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table import Options, Synthesis, forecast, more_rows, paying, synthesize
 from dpsynth_platform.one_table.audit import synthesis_evidence
-from dpsynth_platform.one_table.paying import can_continue
-from dpsynth_platform.one_table.place import Place
+from dpsynth_platform.one_table.place import Place, held
 from dpsynth_platform.one_table.rows import bounded_rows
 from dpsynth_platform.one_table.task import task_of
 from dpsynth_platform.privacy.statement import words_of
@@ -441,19 +440,23 @@ def test_a_killed_training_continues_with_the_rows_that_it_had(
     assert not list(restricted.glob("rows-*"))
 
 
-def test_rows_that_nobody_continues_with_expire(killed: Callable[[str], None], write: Write, tmp_path: Path) -> None:
+def test_rows_without_progress_expire(killed: Callable[[str], None], write: Write, tmp_path: Path) -> None:
     killed("training")
     restricted = tmp_path / "out" / "restricted"
+    (rows,), (model,) = restricted.glob("rows-*"), restricted.glob("models/*")
 
     def aged(days: float) -> None:
+        (model / EXAMPLES).mkdir(exist_ok=True)  # as a killed process leaves it; the next command deletes it
         then = time.time() - days * 86_400
-        for part in (*restricted.glob("rows-*"), *restricted.glob("models/*"), *restricted.glob("models/*/**/*")):
+        for part in (rows, *rows.rglob("*"), model, *model.rglob("*")):
             os.utime(part, (then, then))
 
-    (entry,) = Ledger(f"sqlite:///{restricted / 'ledger' / 'ledger.db'}").entries()
     aged(6.9)
-    assert can_continue(Place(tmp_path / "out"), entry)
+    with held(tmp_path / "out"):
+        assert rows.is_dir() and not (model / EXAMPLES).exists()
     aged(7.1)
+    with held(tmp_path / "out"):
+        assert not rows.exists() and model.is_dir()
     with pytest.raises(SpendRepeated, match="To spend a second time"):
         write(cap_epsilon=60.0)
     assert not list(restricted.glob("rows-*"))

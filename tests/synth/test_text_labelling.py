@@ -333,6 +333,7 @@ def test_noise_of_sums_is_a_tenth_of_the_budget_by_default(base, wanted, adjacen
 def test_noise_by_default():
     assert Resample(by="labels").noise == "auto"
     assert Resample().noise == 10.0
+    assert Resample.model_validate({"by": "clusters", "clusters": None, "noise": None}) == Resample()
 
 
 def test_counts_training_and_sums_cost_together_what_is_asked_for(base):

@@ -94,6 +94,7 @@ class Audit(Part):
     )
     shared_secrets: SharedSecrets | None = Field(
         default=None,
+        exclude_if=lambda secrets: secrets is None,  # contracts without any keep their digests
         description=(
             "Further fictional texts that several owners share. The report says how many the model or its texts "
             "reveal, beside what the guarantee promises so many owners together; no verdict depends on it."

@@ -1,0 +1,148 @@
+"""Local sockets by which a relay carries messages: the participant's end, and the coordinator's.
+
+What belongs here: bytes to and from a local socket. What does not: what they mean, and the network. A relay is another
+process, of another user where possible, without access to rows and keys (`deploy/flower`, an app of Flower). All that
+it can do is to lose messages or to make some up: those are signed, and encrypted where the aggregator must not read.
+
+A frame is 8 bytes of length, most significant first, and so many bytes. To a participant goes one frame, and one comes
+back; an empty one asks for its name. To the coordinator's relay go the number of requests, and the name and the body of
+each; back come the replies alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from dpsynth_platform.foundation.errors import ConfigurationError, DpsynthError
+
+PATIENCE_SECONDS = 60.0
+"""How long a connected relay may be silent within a frame."""
+MOST_NAME_BYTES = 256
+_LENGTH = 8
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def listening(place: Path) -> Iterator[socket.socket]:
+    """A socket at a path that the owner and the group of the directory can use; it goes when this ends.
+
+    Raises:
+        ConfigurationError: there is something else than a socket, a process listens there, or the path is too long.
+    """
+    if place.exists() and not stat.S_ISSOCK(place.lstat().st_mode):
+        raise ConfigurationError(f"{place} is no socket; accepted: a path where nothing is")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        try:
+            if place.exists():
+                if _answers(place):
+                    raise ConfigurationError(f"a process listens at {place} already; accepted: one for each path")
+                place.unlink()  # of a process that was killed
+            before = os.umask(0o117)
+            try:
+                end.bind(str(place))
+            finally:
+                os.umask(before)
+        except OSError as error:
+            raise ConfigurationError(
+                f"no socket can be made at {place}: {error.strerror or error}; accepted: a short path in a directory "
+                "that exists"
+            ) from None
+        try:
+            end.listen()
+            yield end
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def serve(place: Path, name: str, answer: Callable[[bytes], bytes], most_bytes: int, goes_on: Callable[[], bool]) -> None:
+    """Answers a participant's relay, one message after the other, as long as `goes_on()`, which is asked each second.
+
+    What `answer` refuses (`DpsynthError`) goes to this process's log, and nothing goes back: the participant decides
+    whom it tells why.
+
+    Args:
+        name: of the participant.
+        answer: gives the reply to a message.
+        most_bytes: the longest message.
+
+    Raises:
+        ConfigurationError: no socket can be made at the path.
+    """
+    with listening(place) as end:
+        end.settimeout(1.0)
+        while goes_on():
+            try:
+                relay, _ = end.accept()
+            except TimeoutError:
+                continue
+            with relay, relay.makefile("rb") as stream:
+                relay.settimeout(PATIENCE_SECONDS)
+                try:
+                    request = _receive(stream, most_bytes)
+                    _send(relay, answer(request) if request else name.encode())
+                except DpsynthError as error:
+                    log.warning("a message is refused: %s", error)
+                except (EOFError, OSError):
+                    log.warning("a message was cut off, or is longer than %d bytes", most_bytes)
+
+
+class RelayLink:
+    """The coordinator's end (`secure_sum.Link`).
+
+    Args:
+        relay: a connection that a relay has made to a socket of this process.
+        seconds: within which the relay has to give all replies to one set of requests.
+        most_bytes: the longest reply.
+    """
+
+    def __init__(self, relay: socket.socket, seconds: float, most_bytes: int) -> None:
+        relay.settimeout(seconds)
+        self._relay, self._stream, self._most_bytes = relay, relay.makefile("rb"), most_bytes
+
+    def ask(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Replies by name, as the relay tells them.
+
+        Raises:
+            ConfigurationError: the relay has gone, is silent, or does not keep to the format.
+        """
+        replies: dict[str, bytes] = {}
+        try:
+            _send(self._relay, len(requests).to_bytes(_LENGTH, "big"))
+            for name, body in requests.items():
+                _send(self._relay, name.encode())
+                _send(self._relay, body)
+            for _ in range(int.from_bytes(_receive(self._stream, _LENGTH), "big")):
+                name = _receive(self._stream, MOST_NAME_BYTES).decode()
+                replies[name] = _receive(self._stream, self._most_bytes)
+        except (EOFError, OSError, UnicodeDecodeError):
+            raise ConfigurationError("the relay has gone, is silent or sends no frames; accepted: start it again") from None
+        return replies
+
+
+def _answers(place: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(place)) == 0
+
+
+def _send(end: socket.socket, body: bytes) -> None:
+    end.sendall(len(body).to_bytes(_LENGTH, "big"))
+    end.sendall(body)
+
+
+def _receive(stream: BinaryIO, most_bytes: int) -> bytes:
+    head = stream.read(_LENGTH)
+    size = int.from_bytes(head, "big")
+    if len(head) < _LENGTH or size > most_bytes:
+        raise EOFError
+    body = stream.read(size)
+    if len(body) < size:
+        raise EOFError
+    return body

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from dp_accounting import dp_event
 
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import noise_for
-from dpsynth_platform.privacy.events import SkellamCountsEvent, SkellamSumsEvent
+from dpsynth_platform.privacy.events import DpEvent, SkellamCountsEvent, SkellamSumsEvent
 from dpsynth_platform.privacy.skellam import skellam_reach
 
 Whole = npt.NDArray[np.int64]
@@ -69,6 +70,9 @@ class SumPlan:
     with one noise, and k parallel mechanisms do not describe it. The k vectors of a person add up to one of at most k
     times each norm. Where a person is in one silo alone, or is declared as one unit in each, k is 1.
 
+    **Several tables.** A vector may be `tables` tables of counts in a row, of each of which a record has one cell: then
+    the sum costs as much as so many sums of one table, with independent noise.
+
     Attributes:
         participants: the most that can take part.
         minimum: the fewest finishing ones of an opened sum; `participants - minimum` may drop out.
@@ -82,6 +86,7 @@ class SumPlan:
         silos: k, the most participants that one person is in.
         norm: of vectors, the L2 norm to which a unit's one is clipped in each participant's rows (`fixed_point`); None:
             counts of records.
+        tables: of counts, in one vector.
 
     Raises:
         AccountingError: a value is impossible, no honest participant would be left, or sums do not fit.
@@ -98,6 +103,7 @@ class SumPlan:
     max_contributions: int = 1
     silos: int = 1
     norm: int | None = None
+    tables: int = 1
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -108,6 +114,7 @@ class SumPlan:
             ("scale", 1, 2**MOST_BITS),
             ("bound", 1, 2**MOST_BITS),
             ("silos", 1, self.participants),
+            ("tables", 1, self.length if self.norm is None else 1),
             *([] if self.norm is None else [("norm", 1, 2**MOST_BITS)]),
         ):
             value = getattr(self, name)
@@ -161,11 +168,12 @@ class SumPlan:
         return (self.participants * self.bound + self.noise_reach - 1).bit_length() + 1
 
     @property
-    def event(self) -> SkellamCountsEvent | SkellamSumsEvent:
+    def event(self) -> DpEvent:
         """The event of one sum, against an adversary that knows all but the honest shares."""
         most = self.max_contributions * self.silos
         if self.norm is None:
-            return SkellamCountsEvent(self.protecting_variance, self.scale, self.adjacency, most)
+            table = SkellamCountsEvent(self.protecting_variance, self.scale, self.adjacency, most)
+            return table if self.tables == 1 else dp_event.SelfComposedDpEvent(table, self.tables)
         l1, l2_squared = norms(self.length, self.norm, self.scale)
         return SkellamSumsEvent(
             self.protecting_variance, self.silos * l1, self.silos**2 * l2_squared, self.adjacency, most

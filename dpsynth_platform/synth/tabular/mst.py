@@ -99,7 +99,7 @@ class Mst(MarginalGenerator):
         edges: list[View] = []
         while candidates:
             edges.append(draws.choice(candidates))
-            components = _joined(components, edges[-1].clique)
+            components = joined(components, edges[-1].clique)
             candidates = {
                 view: score
                 for view, score in candidates.items()
@@ -144,6 +144,7 @@ def pair_scores(
     return scores
 
 
-def _joined(components: Sequence[int], edge: Clique) -> list[int]:
+def joined(components: Sequence[int], edge: Clique) -> list[int]:
+    """The component of each column once an edge has joined two of them."""
     kept, gone = (components[column] for column in edge)
     return [kept if component == gone else component for component in components]

@@ -1,0 +1,48 @@
+"""The rounds of a federated run, whatever opens its sums: from a sealed plan to a fitted model.
+
+What belongs here: the order of rounds and the record of what they opened. What does not: participants' rows and their
+noise (`participants`), messages. Everything here is post-processing of opened sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from dpsynth_platform.federation.marginals import MarginalsPlan, Round
+from dpsynth_platform.federation.sums import Whole
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import digest_directory
+from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
+
+OpenSum = Callable[[Round], tuple[Whole, Collection[str]]]
+"""Opens the sum `Round.sum` of all who finish, and returns it with their names."""
+
+
+def run_rounds(plan: MarginalsPlan, directory: Path, open_sum: OpenSum, progress: Progress = silent) -> str:
+    """Opens each round's sum and fits the model, in a new directory, from which rows are drawn as from a central one.
+
+    Returns:
+        The content hash of the directory, by which participants complete their entries.
+
+    Raises:
+        MechanismFailed: too few have finished a round, or others than the plan names; or the directory is not new.
+    """
+    measured: list[tuple[NoisyCounts, ...]] = []
+    with MeasurementLog.create(directory, plan.digest) as log:
+        while (asked := plan.next_round(measured)) is not None:
+            opened, finished = open_sum(asked)
+            names = set(finished)
+            if len(names) < plan.terms.minimum or not names <= set(plan.terms.participants):
+                raise MechanismFailed(
+                    f"round {asked.index} of the federated run ended with {len(names)} participants; accepted: at "
+                    f"least {plan.terms.minimum}, of those that the plan names"
+                )
+            measured.append(asked.noisy(opened, len(names)))
+            plan.record(log, measured)
+            progress("opening sums", len(measured), len(plan.rounds))
+        log.complete()
+    generator(plan.sealed.method).estimate(plan.sealed, directory)
+    return digest_directory(directory)

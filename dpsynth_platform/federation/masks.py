@@ -55,10 +55,18 @@ def own_mask(secret: bytes, context: bytes, length: int, bits: int) -> Coded:
     return _pad(secret, b"own", context, b"", length, bits)
 
 
+def framed(*parts: bytes) -> bytes:
+    """The parts in a row, each after its length: no two sequences of parts are written alike."""
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def derive_key(secret: bytes, *purpose: bytes) -> bytes:
+    """32 bytes by HKDF-SHA256, another key for each purpose."""
+    return HKDF(SHA256(), SECRET_BYTES, salt=None, info=framed(*purpose)).derive(secret)
+
+
 def _pad(secret: bytes, kind: bytes, context: bytes, keys: bytes, length: int, bits: int) -> Coded:
-    # Lengths go first, so that no two sets of parts are written alike.
-    info = b"".join(len(part).to_bytes(4, "big") + part for part in (b"dpsynth-mask-1", kind, context, keys))
-    key = HKDF(SHA256(), SECRET_BYTES, salt=None, info=info).derive(secret)
+    key = derive_key(secret, b"dpsynth-mask-1", kind, context, keys)
     words = np.zeros(length, dtype="<u8")
     place = words.view(np.uint8).data
     Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(place, place)

@@ -59,7 +59,10 @@ class SumPlan:
 
     **One sum a round.** The event is that of one opened sum. If an adversary had the sums of two sets of participants
     of one round, their difference would hold few vectors and only those participants' noise. So at most one set may
-    ever be opened with the same shares of noise; a round that is repeated draws afresh, and costs again.
+    ever be opened with the same shares of noise; a round that is repeated draws afresh, and costs again. A set is
+    opened if `minimum` participants agree to it. Honest ones agree to one set only. Two sets would need minimum -
+    colluders honest participants each, of all participants - colluders. So no two are opened if 2 minimum >
+    participants + colluders, and other plans are refused.
 
     **What a unit adds** is sealed too: `adjacency`, `max_contributions`, `silos` and, of vectors, `norm`. So all who
     agree on the digest account for the same event, and participants bound their rows by it.
@@ -76,7 +79,7 @@ class SumPlan:
     Attributes:
         participants: the most that can take part.
         minimum: the fewest finishing ones of an opened sum; `participants - minimum` may drop out.
-        colluders: the most participants whose shares of noise an adversary knows.
+        colluders: the most participants that an adversary controls, whose shares of noise it therefore knows.
         length: entries of the vector.
         scale: units of a record.
         bound: B, in units.
@@ -89,7 +92,7 @@ class SumPlan:
         tables: of counts, in one vector.
 
     Raises:
-        AccountingError: a value is impossible, no honest participant would be left, or sums do not fit.
+        AccountingError: a value is impossible, two sets could be opened, or sums do not fit.
     """
 
     participants: int
@@ -108,8 +111,8 @@ class SumPlan:
     def __post_init__(self) -> None:
         for name, least, most in (
             ("participants", 2, MOST_PARTICIPANTS),
-            ("minimum", 2, self.participants),
-            ("colluders", 0, self.minimum - 1),
+            ("minimum", self.participants // 2 + 1, self.participants),
+            ("colluders", 0, 2 * self.minimum - self.participants - 1),  # which is below `minimum`
             ("length", 1, MOST_LENGTH),
             ("scale", 1, 2**MOST_BITS),
             ("bound", 1, 2**MOST_BITS),

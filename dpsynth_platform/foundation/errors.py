@@ -157,6 +157,12 @@ class TrainingRefused(DpsynthError):
         self.faults = tuple(faults)
 
 
+class RoundRefused(DpsynthError):
+    """A message of a secure sum breaks its protocol, or too few participants remain. No sum was opened."""
+
+    code = "round"
+
+
 class MechanismFailed(DpsynthError):
     """The mechanism stopped after it had started. The ledger entry stays spent."""
 

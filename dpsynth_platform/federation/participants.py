@@ -6,7 +6,8 @@ messages and masks under which vectors travel.
     participant = Participant(load_policy(path), Ledger(url), bounded)
     participant.reserve(run_id, plan)          # the plan's text; reserves the cost of all rounds
     run = participant.start(run_id, reserved)  # durably spent
-    run.vector(round)                          # each round once
+    counted = run.open(document)               # each round once
+    run.counts(counted)                        # for a member of its secure sum, which adds noise
 
 A participant trusts no server. It recomputes the plan's event and cost, compares them with its policy, and its ledger
 has the last word on the total. What was started is spent, whatever becomes of the run. Only the process that started it
@@ -28,8 +29,7 @@ from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, 
 from dpsynth_platform.contracts.family import Cap, FamilyBudget
 from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.contracts.validation import validated
-from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.noise import sample_skellam
+from dpsynth_platform.federation.marginals import MarginalsPlan, Round
 from dpsynth_platform.federation.sums import MOST_PARTICIPANTS, SCALE, Whole, clip
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SpendRepeated
@@ -117,6 +117,25 @@ class Participant:
     bounded: Path | pa.Table = field(repr=False)
     _reserved: dict[str, tuple[MarginalsPlan, Entry]] = field(default_factory=dict, repr=False)
 
+    def allowed(self, text: str) -> MarginalsPlan:
+        """The plan of a text, if the policy allows it. Reserves nothing.
+
+        Raises:
+            ContractError: the policy does not allow the plan.
+            BudgetExceeded: it exceeds the cap of a run.
+            AccountingError, GrantRefused: as `MarginalsPlan.from_json`.
+        """
+        plan, policy = MarginalsPlan.from_json(text), self.policy
+        if faults := list(policy.faults(plan)):
+            raise ContractError("\n".join(f"the policy of {policy.name} refuses the plan: {each}" for each in faults))
+        asked, cap = plan.guarantee, policy.run_cap
+        if asked.epsilon > cap.epsilon or asked.delta > cap.delta:
+            raise BudgetExceeded(
+                f"a run with epsilon {asked.epsilon:g}, delta {asked.delta:g}; accepted by {policy.name}: up to "
+                f"epsilon {cap.epsilon:g}, delta {cap.delta:g}"
+            )
+        return plan
+
     def reserve(self, run_id: str, text: str) -> str:
         """Reserves the cost of all rounds in the own ledger, durably; again for the same plan changes nothing.
 
@@ -128,26 +147,17 @@ class Participant:
             The plan's digest, for the others.
 
         Raises:
-            ContractError: the policy does not allow the plan.
-            BudgetExceeded: it exceeds the cap of a run, or that of the account.
-            AccountingError, GrantRefused: as `MarginalsPlan.from_json`.
+            ContractError, BudgetExceeded, AccountingError, GrantRefused: as `allowed`.
+            BudgetExceeded: it exceeds the cap of the account.
             SpendRepeated: the run was started before.
             LedgerError: the run's name is another plan's, or the account has other terms.
         """
-        plan, policy = MarginalsPlan.from_json(text), self.policy
-        if faults := list(policy.faults(plan)):
-            raise ContractError("\n".join(f"the policy of {policy.name} refuses the plan: {each}" for each in faults))
-        asked, cap = plan.guarantee, policy.run_cap
-        if asked.epsilon > cap.epsilon or asked.delta > cap.delta:
-            raise BudgetExceeded(
-                f"a run with epsilon {asked.epsilon:g}, delta {asked.delta:g}; accepted by {policy.name}: up to "
-                f"epsilon {cap.epsilon:g}, delta {cap.delta:g}"
-            )
+        plan, policy = self.allowed(text), self.policy
         request = CostRequest.of(
             plan.event,
             dataset=policy.dataset,
             period=None,
-            guarantee=asked,
+            guarantee=plan.guarantee,
             plan_digest=plan.digest,
             runner=policy.name,
         )
@@ -171,9 +181,7 @@ class Participant:
                 the same plan.
             SpendRepeated: the run was started before.
         """
-        if run_id not in self._reserved:
-            raise LedgerError("a run that is not reserved here; accepted: reserve it first")
-        plan, entry = self._reserved[run_id]
+        plan, entry = self._reservation(run_id)
         expected = dict.fromkeys(plan.terms.participants, plan.digest)
         if (
             self.policy.name not in reserved
@@ -190,9 +198,18 @@ class Participant:
 
     def withdraw(self, run_id: str) -> None:
         """Releases a reservation that was not started; raises `LedgerError` otherwise."""
+        _, entry = self._reservation(run_id)
+        self.ledger.void(entry.entry_id, "withdrawn", by=self.policy.name)
+        del self._reserved[run_id]
+
+    def reserved_plan(self, run_id: str) -> MarginalsPlan:
+        """The plan of a reservation that was not started; raises `LedgerError` otherwise."""
+        return self._reservation(run_id)[0]
+
+    def _reservation(self, run_id: str) -> tuple[MarginalsPlan, Entry]:
         if run_id not in self._reserved:
-            raise LedgerError("a run that is not reserved here; accepted: a reserved one")
-        self.ledger.void(self._reserved.pop(run_id)[1].entry_id, "withdrawn", by=self.policy.name)
+            raise LedgerError("a run that is not reserved here; accepted: reserve it first")
+        return self._reserved[run_id]
 
 
 @dataclass
@@ -207,8 +224,8 @@ class Run:
     _next: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def vector(self, document: Mapping[str, Any]) -> Whole:
-        """This participant's counts of a round with its share of noise, in whole units: for the secure sum alone.
+    def open(self, document: Mapping[str, Any]) -> Round:
+        """A round whose counts can then be asked for.
 
         Args:
             document: `Round.to_json`.
@@ -216,19 +233,25 @@ class Run:
         Raises:
             AccountingError: the plan does not allow the round.
             ContractError: it has more cells than the policy allows.
-            SpendRepeated: its vector was computed before, or that of a later round.
+            SpendRepeated: it was opened before, or a later one.
         """
         asked = self.plan.round(**document)
         if asked.sum.length > self.policy.most_cells:
             raise ContractError(f"a round of {asked.sum.length} cells; accepted: up to {self.policy.most_cells}")
         with self._lock:
             if asked.index < self._next:
-                raise SpendRepeated(f"the vector of round {asked.index} was computed; accepted: each round once")
+                raise SpendRepeated(f"round {asked.index} was opened before; accepted: each round once")
             self._next = asked.index + 1
-        units = clip(asked.counted(self.bounded, self.plan.domain) * SCALE, asked.sum.bound)
-        asked.sum.check_vector(units)
-        noisy: Whole = units + sample_skellam(asked.sum.share_variance, asked.sum.length)
-        return noisy
+        return asked
+
+    def counts(self, opened: Round) -> Whole:
+        """This participant's counts of an opened round, in whole units and clipped: without noise, for `Member` alone.
+
+        Sensitive.
+        """
+        units = clip(opened.counted(self.bounded, self.plan.domain) * SCALE, opened.sum.bound)
+        opened.sum.check_vector(units)
+        return units
 
     def complete(self, model_digest: str) -> Entry:
         """Notes the model that the run has paid for, and ends it."""

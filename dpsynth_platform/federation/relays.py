@@ -62,7 +62,9 @@ def listening(place: Path) -> Iterator[socket.socket]:
             place.unlink(missing_ok=True)
 
 
-def serve(place: Path, name: str, answer: Callable[[bytes], bytes], most_bytes: int, goes_on: Callable[[], bool]) -> None:
+def serve(
+    place: Path, name: str, answer: Callable[[bytes], bytes], most_bytes: int, goes_on: Callable[[], bool]
+) -> None:
     """Answers a participant's relay, one message after the other, as long as `goes_on()`, which is asked each second.
 
     What `answer` refuses (`DpsynthError`) goes to this process's log, and nothing goes back: the participant decides
@@ -123,7 +125,9 @@ class RelayLink:
                 name = _receive(self._stream, MOST_NAME_BYTES).decode()
                 replies[name] = _receive(self._stream, self._most_bytes)
         except (EOFError, OSError, UnicodeDecodeError):
-            raise ConfigurationError("the relay has gone, is silent or sends no frames; accepted: start it again") from None
+            raise ConfigurationError(
+                "the relay has gone, is silent or sends no frames; accepted: start it again"
+            ) from None
         return replies
 
 

@@ -74,6 +74,12 @@ class Roster:
             raise ConfigurationError("two participants of a roster have one key; accepted: a key of its own for each")
         self.digest = canonical_digest([[name, key.hex()] for name, key in zip(self.names, raw, strict=True)])
 
+    def of(self, names: Collection[str]) -> Roster:
+        """The roster of some participants. Raises `ConfigurationError` for a name without a key."""
+        if unknown := sorted(set(names) - set(self.names)):
+            raise ConfigurationError(f"no key of {', '.join(map(repr, unknown))}; accepted: {', '.join(self.names)}")
+        return Roster({name: self.keys[self.places[name]] for name in names})
+
 
 @dataclass(frozen=True)
 class Advertisement:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dpsynth_relay.frames import connect, receive, send
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
+
+from dpsynth_relay.frames import connect, receive, send
 
 app = ServerApp()
 

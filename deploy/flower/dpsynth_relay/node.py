@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dpsynth_relay.frames import connect, receive, send
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+
+from dpsynth_relay.frames import connect, receive, send
 
 app = ClientApp()
 

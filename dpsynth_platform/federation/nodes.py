@@ -1,0 +1,282 @@
+"""The coordinator and the nodes of a federated run: what they say to each other, signed.
+
+What belongs here: the messages of a run, who may send them, and what each one starts. What does not: what a participant
+approves and pays (`participants`), the steps of a secure sum (`secure_sum`), and how bytes travel (`Link`).
+
+A message to a node is a line of JSON, a content, and the coordinator's signature of both together with the node's name.
+So a relay can lose messages, and no more: without a signature, it could spend a participant's budget by runs of its own
+making. The kinds:
+
+    propose   the plan's text; the node reserves, and replies with its signature of run and plan
+    start     the signatures of all who reserved; the node spends
+    sum       a request of a step of a secure sum; the first one of a round says what is counted
+    complete  the digest of the model; the node notes it
+    withdraw  nothing; a node that has not started releases its reservation
+
+A node starts a run only with signatures of at least `minimum` participants of the plan, checked by its own roster. So
+the coordinator alone cannot make one participant spend for a run that has no others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from dpsynth_platform.federation.coordinator import run_rounds
+from dpsynth_platform.federation.marginals import MarginalsPlan, Round
+from dpsynth_platform.federation.masks import framed
+from dpsynth_platform.federation.participants import Participant, Run
+from dpsynth_platform.federation.rounds import AGGREGATOR, Roster, is_name
+from dpsynth_platform.federation.secure_sum import Link, Member, run_sum
+from dpsynth_platform.federation.sums import Whole
+from dpsynth_platform.foundation.errors import LedgerError, RoundRefused
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.signature import is_valid, sign
+
+PROPOSE, START, SUM, COMPLETE, WITHDRAW = "propose", "start", "sum", "complete", "withdraw"
+LABEL = b"dpsynth-run-1"
+MOST_PLAN_BYTES = 2**26
+"""Of a plan or a round's tables: their length grows with the values of all columns."""
+_SIGNATURE = 64
+
+
+@dataclass
+class Node:
+    """A participant that answers the coordinator's messages, one after the other.
+
+    Attributes:
+        roster: the participants' public keys, from the node's own configuration.
+        identity: the participant's own key.
+        coordinator: whose messages are heard, from the node's own configuration.
+        approve: raises `GrantRefused` unless a person approves the plan; called once its policy allows it.
+    """
+
+    participant: Participant
+    roster: Roster
+    identity: Ed25519PrivateKey = field(repr=False)
+    coordinator: Ed25519PublicKey
+    approve: Callable[[str, MarginalsPlan], None] = lambda run_id, plan: None
+    _runs: dict[str, Run] = field(default_factory=dict, repr=False)
+    _member: tuple[str, Member] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.participant.policy.name
+
+    def answer(self, message: bytes) -> bytes:
+        """The reply to a message.
+
+        Raises:
+            RoundRefused: the message is not the coordinator's, or not of a run or round that is under way here.
+            DpsynthError: as `Participant` and `Member` refuse it.
+        """
+        head, content = _opened(message, self.name, self.coordinator)
+        kind, run_id = head["kind"], head["run"]
+        if kind == PROPOSE:
+            return self._propose(run_id, content)
+        if kind == START:
+            return self._start(run_id, content)
+        if kind == WITHDRAW:
+            self.participant.withdraw(run_id)
+        elif kind == COMPLETE:
+            self._run(run_id).complete(content.decode("ascii", "replace"))
+            del self._runs[run_id]
+        elif kind == SUM:
+            return self._sum(run_id, head.get("round"), content)
+        else:
+            raise RoundRefused(f"a message of kind {kind!r}; accepted: {', '.join(_KINDS)}")
+        return b""
+
+    def _propose(self, run_id: str, content: bytes) -> bytes:
+        text = content.decode("utf-8", "replace")
+        self.approve(run_id, self.participant.allowed(text))
+        return sign(self.identity, _reserved(run_id, self.participant.reserve(run_id, text)))
+
+    def _start(self, run_id: str, content: bytes) -> bytes:
+        digest = self.participant.reserved_plan(run_id).digest
+        signatures = _signatures(content)
+        for name, signature in signatures.items():
+            place = self.roster.places.get(name)
+            if place is None or not is_valid(self.roster.keys[place], _reserved(run_id, digest), signature):
+                raise LedgerError(f"no signature of {name!r} that it has reserved this plan; accepted: its own")
+        self._runs[run_id] = self.participant.start(run_id, dict.fromkeys(signatures, digest))
+        return b""
+
+    def _sum(self, run_id: str, document: Any, request: bytes) -> bytes:
+        run = self._run(run_id)
+        if document is not None:
+            asked = run.open(document)
+            self._member = (
+                run_id,
+                Member(
+                    asked.sum,
+                    self.roster.of(run.plan.terms.participants),
+                    _round_id(run_id, asked),
+                    self.name,
+                    self.identity,
+                    lambda: run.counts(asked),
+                    lambda _: True,  # `Run.open` opens each round once, and `Participant.start` each run
+                ),
+            )
+        if self._member is None or self._member[0] != run_id:
+            raise RoundRefused("a step of a round that is not under way; accepted: its first step")
+        return self._member[1].answer(request)
+
+    def _run(self, run_id: str) -> Run:
+        if run_id not in self._runs:
+            raise RoundRefused("a run that is not under way here; accepted: one that this process has started")
+        return self._runs[run_id]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has made.
+
+    Attributes:
+        model_digest: of the model's directory.
+        participants: who reserved and started.
+        finished: of each round, whose counts are in its sum.
+        dropped: of each round, why others said no more.
+    """
+
+    model_digest: str
+    participants: tuple[str, ...]
+    finished: tuple[tuple[str, ...], ...]
+    dropped: tuple[Mapping[str, str], ...]
+
+
+class Coordinator:
+    """Runs plans over a link. It sees the sums that are opened, and who took part.
+
+    Args:
+        roster: the participants' public keys.
+        key: by which nodes know its messages.
+    """
+
+    def __init__(self, roster: Roster, key: Ed25519PrivateKey, link: Link) -> None:
+        self._roster, self._key, self._link = roster, key, link
+
+    def run(self, run_id: str, plan: MarginalsPlan, directory: Path, progress: Progress = silent) -> Outcome:
+        """A whole run: reservations, starts, rounds, and the model in a new directory.
+
+        Args:
+            run_id: its name for all who take part, new for each run.
+
+        Raises:
+            LedgerError: fewer participants than the plan's minimum have reserved, or started. Reservations are then
+                withdrawn; what was started is spent.
+            RoundRefused: too few participants remain in a round; what was started is spent.
+            MechanismFailed: as `run_rounds`.
+        """
+        roster = self._roster.of(plan.terms.participants)
+        signatures = self._reserve(run_id, plan, roster)
+        started = self._start(run_id, plan, signatures)
+        finished: list[tuple[str, ...]] = []
+        dropped: list[Mapping[str, str]] = []
+
+        def open_sum(asked: Round) -> tuple[Whole, tuple[str, ...]]:
+            link = _RoundLink(self, run_id, asked, frozenset(started))
+            opened = run_sum(asked.sum, roster, _round_id(run_id, asked), link)
+            finished.append(opened.finished)
+            dropped.append(opened.dropped)
+            return opened.total, opened.finished
+
+        digest = run_rounds(plan, directory, open_sum, progress)
+        self.ask(COMPLETE, run_id, dict.fromkeys(started, digest.encode()))
+        return Outcome(digest, tuple(sorted(started)), tuple(finished), tuple(dropped))
+
+    def ask(
+        self, kind: str, run_id: str, contents: Mapping[str, bytes], document: Mapping[str, Any] | None = None
+    ) -> Mapping[str, bytes]:
+        """Sends each node a signed message, and gives the replies that came."""
+        head = {"kind": kind, "run": run_id} | ({} if document is None else {"round": document})
+        return self._link.ask({name: _sealed(head, body, name, self._key) for name, body in contents.items()})
+
+    def _reserve(self, run_id: str, plan: MarginalsPlan, roster: Roster) -> dict[str, bytes]:
+        replies = self.ask(PROPOSE, run_id, dict.fromkeys(roster.names, plan.to_json().encode()))
+        said = _reserved(run_id, plan.digest)
+        valid = {
+            name: reply
+            for name, reply in replies.items()
+            if name in roster.places and is_valid(roster.keys[roster.places[name]], said, reply)
+        }
+        self._check_enough(run_id, plan, valid, valid, "have reserved")
+        return valid
+
+    def _start(self, run_id: str, plan: MarginalsPlan, signatures: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        content = json.dumps({name: signature.hex() for name, signature in signatures.items()}).encode()
+        started = self.ask(START, run_id, dict.fromkeys(signatures, content))
+        self._check_enough(run_id, plan, started, signatures.keys() - started.keys(), "have started")
+        return started
+
+    def _check_enough(
+        self, run_id: str, plan: MarginalsPlan, ready: Mapping[str, bytes], waiting: Any, what: str
+    ) -> None:
+        if len(ready) >= plan.terms.minimum:
+            return
+        self.ask(WITHDRAW, run_id, dict.fromkeys(waiting, b""))
+        missing = sorted(set(plan.terms.participants) - set(ready))
+        raise LedgerError(
+            f"{len(ready)} participants {what} the run; accepted: the plan's {plan.terms.minimum} or more. Without a "
+            f"reply or refusing: {', '.join(missing)}; each one's own log says why"
+        )
+
+
+class _RoundLink:
+    """The link of one secure sum: requests become messages, the first of which say what is counted."""
+
+    def __init__(self, coordinator: Coordinator, run_id: str, asked: Round, started: frozenset[str]) -> None:
+        self._coordinator, self._run_id, self._started = coordinator, run_id, started
+        self._document: Mapping[str, Any] | None = asked.to_json()
+
+    def ask(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        document, self._document = self._document, None
+        known = {name: body for name, body in requests.items() if name in self._started}
+        return self._coordinator.ask(SUM, self._run_id, known, document)
+
+
+_KINDS = (PROPOSE, START, SUM, COMPLETE, WITHDRAW)
+
+
+def _round_id(run_id: str, asked: Round) -> str:
+    return f"{run_id} {asked.digest}"
+
+
+def _reserved(run_id: str, digest: str) -> bytes:
+    """What a participant signs when it has reserved."""
+    return framed(LABEL, b"reserved", run_id.encode(), digest.encode())
+
+
+def _sealed(head: Mapping[str, Any], content: bytes, receiver: str, key: Ed25519PrivateKey) -> bytes:
+    line = json.dumps(head, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+    return line + content + sign(key, framed(LABEL, b"message", receiver.encode(), line, content))
+
+
+def _opened(message: bytes, receiver: str, key: Ed25519PublicKey) -> tuple[dict[str, Any], bytes]:
+    """Head and content. Nothing is parsed before the signature is checked."""
+    line, found, rest = message.partition(b"\n")
+    content, signature = rest[:-_SIGNATURE], rest[-_SIGNATURE:]
+    signed = framed(LABEL, b"message", receiver.encode(), line + found, content)
+    if len(rest) < _SIGNATURE or not is_valid(key, signed, signature):
+        raise RoundRefused("a message that the coordinator has not signed for this participant; accepted: its own")
+    try:
+        head = json.loads(line)
+        valid = isinstance(head, dict) and isinstance(head["kind"], str) and is_name(head["run"])
+    except (ValueError, KeyError, RecursionError):
+        valid = False
+    if not valid:
+        raise RoundRefused(f"a message without kind and run, from {AGGREGATOR!r}")
+    return head, content
+
+
+def _signatures(content: bytes) -> dict[str, bytes]:
+    try:
+        found = json.loads(content)
+        return {str(name): bytes.fromhex(signature) for name, signature in found.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise RoundRefused("signatures that are no JSON object of hexadecimal texts") from None

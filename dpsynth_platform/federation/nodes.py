@@ -171,9 +171,13 @@ class Coordinator:
             LedgerError: fewer participants than the plan's minimum have reserved, or started. Reservations are then
                 withdrawn; what was started is spent.
             RoundRefused: too few participants remain in a round; what was started is spent.
-            MechanismFailed: as `run_rounds`.
+            MechanismFailed: the directory cannot be made, and nothing was asked; or as `run_rounds`.
         """
         roster = self._roster.of(plan.terms.participants)
+        try:
+            directory.mkdir(mode=0o700)  # before anything is spent
+        except OSError as error:
+            raise MechanismFailed(f"{directory}: {file_problem(error)}; accepted: a new directory") from None
         signatures = self._reserve(run_id, plan, roster)
         started = self._start(run_id, plan, signatures)
         finished: list[tuple[str, ...]] = []

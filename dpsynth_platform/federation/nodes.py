@@ -34,7 +34,7 @@ from dpsynth_platform.federation.participants import Participant, Run
 from dpsynth_platform.federation.rounds import AGGREGATOR, Roster, is_name
 from dpsynth_platform.federation.secure_sum import Link, Member, run_sum
 from dpsynth_platform.federation.sums import Whole
-from dpsynth_platform.foundation.errors import LedgerError, RoundRefused
+from dpsynth_platform.foundation.errors import LedgerError, MechanismFailed, RoundRefused, file_problem
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.signature import is_valid, sign
 

@@ -49,6 +49,14 @@ def is_name(text: object) -> bool:
     return isinstance(text, str) and 0 < len(text) <= MOST_TEXT and text.isprintable()
 
 
+def public_key(text: object, what: str) -> Ed25519PublicKey:
+    """The public key of 64 hexadecimal digits. Raises `ConfigurationError` for other texts."""
+    try:
+        return Ed25519PublicKey.from_public_bytes(bytes.fromhex(text if isinstance(text, str) else ""))
+    except ValueError:
+        raise ConfigurationError(f"{what} is not a public key; accepted: 64 hexadecimal digits") from None
+
+
 class Roster:
     """Who may take part, and the long-term key by which each one signs.
 
@@ -73,6 +81,11 @@ class Roster:
         if len(set(raw)) < len(raw):
             raise ConfigurationError("two participants of a roster have one key; accepted: a key of its own for each")
         self.digest = canonical_digest([[name, key.hex()] for name, key in zip(self.names, raw, strict=True)])
+
+    @classmethod
+    def from_texts(cls, keys: Mapping[str, str]) -> Roster:
+        """The roster of public keys as hexadecimal digits, 64 of each. Raises `ConfigurationError`."""
+        return cls({name: public_key(text, f"the key of {name!r}") for name, text in keys.items()})
 
     def of(self, names: Collection[str]) -> Roster:
         """The roster of some participants. Raises `ConfigurationError` for a name without a key."""

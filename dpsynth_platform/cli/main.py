@@ -28,6 +28,7 @@ from dpsynth_platform.cli.bound import bound_app
 from dpsynth_platform.cli.compare import compare
 from dpsynth_platform.cli.console import console_app
 from dpsynth_platform.cli.contract import contract_app
+from dpsynth_platform.cli.federate import federate_app
 from dpsynth_platform.cli.ledger import ledger_app
 from dpsynth_platform.cli.lineage import lineage_app
 from dpsynth_platform.cli.privacy import privacy_app
@@ -62,6 +63,7 @@ app.add_typer(quality_app, name="quality")
 app.add_typer(synth_app, name="synth")
 app.command()(query)
 app.command()(compare)
+app.add_typer(federate_app, name="federate")
 app.add_typer(bench_app, name="bench")
 app.add_typer(console_app, name="console")
 app.add_typer(backup_app)

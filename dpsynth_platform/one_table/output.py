@@ -11,13 +11,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from dpsynth_platform.compute.plain_types import plain, plain_type, type_name
 from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.foundation.storage import sync, write_durably, write_table
-from dpsynth_platform.one_table.statement import Further, Statement
 from dpsynth_platform.sources.declared_types import is_bytes, read_as
 from dpsynth_platform.sources.delta_types import in_delta
 from dpsynth_platform.sources.structs import nested_batch, nested_schema
@@ -90,7 +90,14 @@ def write_rows(
         raise SourceError(problem)
 
 
-def write_statement(root: Path, made: Statement | Further, name: str = "statement") -> Path:
+class Stated(Protocol):
+    """A statement in both of its forms."""
+
+    def to_json(self) -> dict[str, Any]: ...
+    def to_markdown(self) -> str: ...
+
+
+def write_statement(root: Path, made: Stated, name: str = "statement") -> Path:
     """Writes the statement as JSON and Markdown; returns the path of the latter."""
     write_durably(root / f"{name}.json", json.dumps(made.to_json(), indent=1))
     write_durably(root / f"{name}.md", made.to_markdown())

@@ -90,16 +90,16 @@ class Statement:
             f"{_whom(promise.unit, promise.max_contributions)} ({promise.adjacency}). That is a "
             f"{common.tier} guarantee.{unprotected}",
             *(["", f"Accepted although it is weak: {common.weak_reason}"] if common.weak_reason else []),
-            *_section("Whom it protects", [common.unit, common.adjacency]),
-            *_section(
+            *section("Whom it protects", [common.unit, common.adjacency]),
+            *section(
                 "What it covers",
                 [f"Made by the method {self.method}: {self.why_method}.", *self.covered, f"{self.drawn}: {self.table}"],
             ),
-            *_missing_section(self.mostly_missing),
-            *_section("What it does not cover", self.not_covered),
-            *_assumptions_section([asdict(item) for item in self.assumptions]),
-            *_section("Accounting", [_accounting(common.accounting), common.formal, common.groups]),
-            *_section(
+            *missing_section(self.mostly_missing),
+            *section("What it does not cover", self.not_covered),
+            *assumptions_section([asdict(item) for item in self.assumptions]),
+            *section("Accounting", [_accounting(common.accounting), common.formal, common.groups]),
+            *section(
                 "The budget",
                 [
                     f"Paid by ledger entry {self.ledger_entry}. The ledger's last event was then number "
@@ -168,12 +168,12 @@ class Further:
             f"The rows beside this statement are ({upper_bound(promise['epsilon'])}, {upper_bound(promise['delta'])})"
             f"-differentially private for {_whom(promise['unit'], promise['max_contributions'])} "
             f"({promise['adjacency']}), together with everything else from the same model.",
-            *_section("These rows", [self.words]),
-            *_missing_section(self.earlier.get("mostly_missing", ())),
-            *_section("What the guarantee covers", self.earlier["covered"]),
-            *_section("What it does not cover", self.earlier["not_covered"]),
-            *_assumptions_section(self.assumptions),
-            *_section("The budget", [f"{self.earlier['account']} {self.tuning.words}", KNOWS_ONLY]),
+            *section("These rows", [self.words]),
+            *missing_section(self.earlier.get("mostly_missing", ())),
+            *section("What the guarantee covers", self.earlier["covered"]),
+            *section("What it does not cover", self.earlier["not_covered"]),
+            *assumptions_section(self.assumptions),
+            *section("The budget", [f"{self.earlier['account']} {self.tuning.words}", KNOWS_ONLY]),
         ]
         return "\n".join(["# Privacy statement", "", *lines]) + "\n"
 
@@ -399,14 +399,17 @@ def _accounting(accounting: dict[str, Any]) -> str:
     return f"Epsilon by {accounting['type']}, the smaller of proven bounds ({'; '.join(shown)})."
 
 
-def _section(title: str, lines: Sequence[str]) -> list[str]:
+def section(title: str, lines: Sequence[str]) -> list[str]:
+    """A part of a statement in Markdown."""
     return ["", f"## {title}", "", *(f"- {line}" for line in lines)]
 
 
-def _assumptions_section(assumptions: Sequence[Mapping[str, str]]) -> list[str]:
+def assumptions_section(assumptions: Sequence[Mapping[str, str]]) -> list[str]:
+    """The part on what a guarantee rests on."""
     lines = [f"{item['assumption']} **{item['holds']}**: {item['because']}" for item in assumptions]
-    return _section("Assumptions", lines)
+    return section("Assumptions", lines)
 
 
-def _missing_section(lines: Sequence[str]) -> list[str]:
-    return _section("Columns with hardly any usable value", lines) if lines else []
+def missing_section(lines: Sequence[str]) -> list[str]:
+    """The part on columns that are mostly missing; nothing without any."""
+    return section("Columns with hardly any usable value", lines) if lines else []

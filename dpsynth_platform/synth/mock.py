@@ -7,6 +7,7 @@ names and addresses by Faker. What does not: anything that depends on data, so t
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +37,12 @@ _MOST_INVENTED = 5
 
 def source_schema_of(contract: DataContract) -> pa.Schema:
     """The plainest Arrow schema that fits the contract; use a source's own schema where there is one."""
-    read = ((name, column) for name, column in contract.columns.items() if name not in contract.ignored)
-    return pa.schema([pa.field(name, _type_of(column), nullable=column.nullable) for name, column in read])
+    return schema_of({name: column for name, column in contract.columns.items() if name not in contract.ignored})
+
+
+def schema_of(columns: Mapping[str, Column]) -> pa.Schema:
+    """The plainest Arrow schema that fits these declarations, none of which is `ignore: true`."""
+    return pa.schema([pa.field(name, _type_of(item), nullable=item.nullable) for name, item in columns.items()])
 
 
 def _type_of(column: Column) -> pa.DataType:

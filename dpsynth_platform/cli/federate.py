@@ -1,0 +1,169 @@
+"""`dpsynth federate`: plans federated runs, and runs them as their coordinator.
+
+What belongs here: arguments, progress and output. What does not: plan and run (`one_table.federated_plan`,
+`one_table.federated_run`), and what participants do (`dpsynth node`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dpsynth_platform.cli.table_run import INTERRUPTED
+from dpsynth_platform.cli.terminal import Commands, TerminalOutput, workspace
+from dpsynth_platform.foundation.errors import ConfigurationError, file_problem
+from dpsynth_platform.foundation.permissions import no_core_dumps
+from dpsynth_platform.foundation.progress import bars
+
+if TYPE_CHECKING:
+    from dpsynth_platform.federation.marginals import MarginalsPlan
+
+federate_app = Commands(
+    no_args_is_help=True, help="Federated runs at their coordinator: one synthetic table of rows that stay apart."
+)
+Keys = Annotated[
+    Path,
+    typer.Option(help="YAML file with `participants:`, the public key of each by its name (64 hexadecimal digits)."),
+]
+
+
+@federate_app.command("plan")
+def plan(
+    output: TerminalOutput,
+    schema: Annotated[
+        Path, typer.Option(help="YAML file with `columns:` as in a contract, the same at all participants.")
+    ],
+    participants: Keys,
+    dataset: Annotated[str, typer.Option(help="By which the participants' policies name what they give.")],
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the whole run; up to 1 is strong, up to 10 reasonable.")],
+    expected_units: Annotated[
+        int, typer.Option(help="A public estimate of the number of owners, or of rows, of all participants together.")
+    ],
+    minimum: Annotated[
+        int, typer.Option(help="The fewest participants that finish a round: more than half of them.", min=1)
+    ],
+    most_records: Annotated[
+        int,
+        typer.Option(help="The most records of a participant that are counted in one cell; more are clipped.", min=1),
+    ],
+    out: Annotated[Path, typer.Option(help="New file of the sealed plan (JSON).")],
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of the guarantee; default: 1/n^1.1 with n = --expected-units.")
+    ] = None,
+    owners: Annotated[
+        str | None,
+        typer.Option(help="The column that names the owner of each row; default: each row is its own unit."),
+    ] = None,
+    contributions: Annotated[
+        int | None, typer.Option(help="The most rows of each owner that a participant uses; with --owners.")
+    ] = None,
+    method: Annotated[Literal["mst", "independent"], typer.Option(help="The generator.")] = "mst",
+    colluders: Annotated[
+        int,
+        typer.Option(help="So many participants may be curious together, also with the coordinator.", min=0),
+    ] = 1,
+    silos: Annotated[
+        int, typer.Option(help="In so many participants' rows one person may be: the guarantee is for all.", min=1)
+    ] = 1,
+) -> None:
+    """Seals the plan of a federated run, from public declarations alone, and says what it promises against whom."""
+    from dpsynth_platform.foundation.storage import write_durably
+    from dpsynth_platform.one_table.federated_plan import FederatedOptions, federated_plan, plan_shown, read_roster
+
+    if out.exists():
+        raise ConfigurationError(f"--out {out} exists; accepted: a new file")
+    options = FederatedOptions(
+        schema=schema,
+        dataset=dataset,
+        epsilon=epsilon,
+        delta=delta,
+        expected_units=expected_units,
+        owners=owners,
+        contributions=contributions,
+        method=method,
+        minimum=minimum,
+        colluders=colluders,
+        most_records=most_records,
+        silos=silos,
+    )
+    made = federated_plan(options, read_roster(participants))
+    try:
+        write_durably(out, made.to_json())
+    except OSError as error:
+        problem = file_problem(error)
+    else:
+        output.json(plan_shown(made) | {"plan": str(out)})
+        _show(output, made)
+        output.print(f"plan: {out}")
+        return
+    raise ConfigurationError(f"--out {out}: {problem}; accepted: a place that this user can write to")
+
+
+@federate_app.command("run")
+def run(
+    output: TerminalOutput,
+    plan: Annotated[Path, typer.Argument(help="File of a sealed plan.")],
+    participants: Keys,
+    key: Annotated[Path, typer.Option(help="Directory with the coordinator's key, as dpsynth node key makes it.")],
+    socket: Annotated[Path, typer.Option(help="Local socket to make, to which the Flower app connects.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Directory of the result; made if it does not exist. Only your user account can read what is written "
+            "there (mode 0700)."
+        ),
+    ],
+    rows: Annotated[
+        int | None, typer.Option(help="Number of synthetic rows; default: estimated from the noisy counts.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="In which a participant has to reply: the Flower app's timeout.", min=1)
+    ] = 60.0,
+    name: Annotated[
+        str | None, typer.Option("--run", help="Name of the run for all who take part; default: a new one.")
+    ] = None,
+) -> None:
+    """Runs a plan over a relay, and writes the synthetic table and its statement. No row comes here."""
+    from dpsynth_platform.one_table.federated_plan import read_plan, read_roster
+    from dpsynth_platform.one_table.federated_run import coordinator_key, relayed, run_federated
+
+    sealed, roster = read_plan(plan), read_roster(participants)
+    identity = coordinator_key(key)
+    no_core_dumps()
+    try:
+        with bars(output.console) as progress, workspace("dpsynth-federate-"):
+            link = relayed(socket, seconds, sealed, output.print)
+            made = run_federated(sealed, roster, identity, link, out, run=name, rows=rows, progress=progress)
+    except KeyboardInterrupt as stopped:
+        output.print(f"Interrupted. {stopped or 'No participant was asked: nothing is spent.'}")
+        raise typer.Exit(INTERRUPTED) from None
+    output.json(made.to_json())
+    output.print(f"{made.rows} synthetic rows: {made.synthetic}")
+    paid = "was paid by its participants" if made.spent else "was paid before: nothing new was spent"
+    output.print(f"{made.guarantee}; run {made.run} {paid}")
+    for line in made.took_part.lines():
+        output.print(f"- {line}")
+    output.print(f"privacy statement: {made.statement}")
+
+
+def _show(output: TerminalOutput, made: MarginalsPlan) -> None:
+    from dpsynth_platform.one_table.federated_plan import protections_in_words, table_of_rounds, units_in_words
+
+    terms = made.terms
+    output.heading(f"A federated run for {made.sealed.dataset}")
+    output.print(
+        f"participants: {', '.join(terms.participants)}; at least {terms.minimum} finish each round, of whom "
+        f"{terms.colluders} may be curious together"
+    )
+    header = ("round", "what is counted", "tables", "cells, at most", "noise of a cell (standard deviation, records)")
+    output.table(header, list(table_of_rounds(made)))
+    output.heading("The guarantee of the whole")
+    output.print(str(made.guarantee))
+    for line in units_in_words(made):
+        output.print(line)
+    output.heading("Against whom")
+    rows = [(item.party, *item.numbers, item.rests_on) for item in protections_in_words(made)]
+    output.table(("party", "epsilon", "delta", "rests on"), rows)
+    output.print(f"\ndigest: {made.digest}")

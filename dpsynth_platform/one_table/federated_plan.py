@@ -1,0 +1,287 @@
+"""The sealed plan of a federated run, from public declarations alone, and what it says to people.
+
+What belongs here: a schema file and the participants' public keys as a plan, and the plan in words and numbers. What
+does not: calibration and rounds (`federation.marginals`), and running it (`federated_run`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from dpsynth_platform.contracts.base import FamilyName, Name, Part
+from dpsynth_platform.contracts.columns import CategoricalColumn, IdentifierColumn, IgnoredColumn
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.federation.marginals import MarginalsPlan
+from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES
+from dpsynth_platform.federation.rounds import Roster
+from dpsynth_platform.federation.sums import SCALE, SumPlan
+from dpsynth_platform.federation.trust import Protection, protections
+from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError, ContractError, file_problem
+from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound
+from dpsynth_platform.foundation.yaml_files import read_yaml
+from dpsynth_platform.one_table.declaration import read_declared
+from dpsynth_platform.one_table.task import Options, declared_run
+from dpsynth_platform.sources.declared_rows import with_row
+from dpsynth_platform.synth.mock import schema_of
+
+_PURPOSES = {
+    "one-way": "each column alone",
+    "selection": "pairs of columns, coarsely, which choose the tree",
+    "joint": "the pairs of the tree",
+}
+_OPTIONS = re.compile(r"\b(minimum|colluders|silos|most_records) (?=\S+ of a sum)")
+
+
+class ParticipantKeys(Part):
+    """A file of all who take part."""
+
+    participants: dict[FamilyName, str] = Field(
+        min_length=2, description="The public key of each participant, by its name; 64 hexadecimal digits."
+    )
+
+
+@dataclass(frozen=True)
+class FederatedOptions:
+    """Public facts of which a plan is made.
+
+    Attributes:
+        schema: a file with `columns:` as in a contract. All participants declare the same.
+        dataset: by which a participant's policy names what it gives.
+        epsilon, delta: of the whole run, for one unit in all participants' rows; delta None: 1/n^1.1.
+        expected_units: n, of all participants together.
+        owners: the column that names the owner of each row; None: each row is its own unit.
+        contributions: b, the most rows of one owner in one participant's rows; with `owners`.
+        minimum: the fewest participants that finish a round.
+        colluders: so many participants may be curious together, also with the coordinator.
+        most_records: the most records of a participant that are counted in one cell.
+        silos: k, the most participants that one person is in.
+    """
+
+    schema: Path
+    dataset: str
+    epsilon: float
+    delta: float | None
+    expected_units: int
+    minimum: int
+    most_records: int
+    owners: str | None = None
+    contributions: int | None = None
+    method: str = "mst"
+    colluders: int = 1
+    silos: int = 1
+
+
+def read_roster(path: Path) -> Roster:
+    """The participants' public keys of a file. Raises `ContractError` or `ConfigurationError`."""
+    return Roster.from_texts(validated(ParticipantKeys, read_yaml(path), str(path)).participants)
+
+
+def read_plan(path: Path) -> MarginalsPlan:
+    """The plan of a file, checked. Raises `ConfigurationError`, or as `MarginalsPlan.from_json`."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_PLAN_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: {file_problem(error)}; accepted: a plan of dpsynth federate plan") from None
+    if len(text) > MOST_PLAN_BYTES:
+        raise ConfigurationError(f"{path} is longer than {MOST_PLAN_BYTES} bytes; accepted: fewer declared values")
+    return MarginalsPlan.from_json(text)
+
+
+def federated_plan(options: FederatedOptions, roster: Roster) -> MarginalsPlan:
+    """Calibrates and seals a plan. Reads no table: the types of columns follow from their declarations.
+
+    Raises:
+        ContractError: options or declarations are invalid, or need what a federated run does not have.
+        AccountingError: numbers of participants are impossible, or no noise meets the guarantee.
+    """
+    _check(options)
+    columns = {
+        name: IdentifierColumn(type="identifier") if isinstance(item, IgnoredColumn) else item
+        for name, item in read_declared(options.schema, None).columns.items()
+    }
+    if options.owners is not None:
+        columns.setdefault(options.owners, IdentifierColumn(type="identifier"))
+    for name, item in columns.items():
+        if isinstance(item, CategoricalColumn) and item.most_learned is not None:
+            raise ContractError(
+                f"{options.schema}: columns.{name}.values: learned; accepted in a federated run: a list, the same at "
+                "all participants"
+            )
+    of_table = Options(
+        epsilon=options.epsilon,
+        delta=options.delta,
+        expected_units=options.expected_units,
+        method=options.method,  # type: ignore[arg-type]  # checked
+        schema=options.schema,
+        owners=options.owners,
+        contributions=options.contributions,
+    )
+    source, contract, row, _ = declared_run(schema_of(columns).empty_table(), of_table)
+    if contract.generate.constraints:
+        raise ContractError(f"{options.schema}: constraints: given; accepted in a federated run: none")
+    if other := [name for name, plain in source.names.items() if name != plain]:
+        raise ContractError(
+            f"{options.schema}: columns.{other[0]}: the name of a column; accepted in a federated run: letters, digits, "
+            "_ and -, a letter first, different without regard to case"
+        )
+    try:
+        return MarginalsPlan.of(
+            contract.model_copy(update={"dataset": options.dataset}),
+            with_row(source.own_schema, row),
+            method=options.method,
+            participants=roster.names,
+            minimum=options.minimum,
+            colluders=options.colluders,
+            most_records=options.most_records,
+            silos=options.silos,
+        )
+    except AccountingError as error:
+        problem = str(error)
+    raise AccountingError(_OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", problem))
+
+
+def _check(options: FederatedOptions) -> None:
+    try:
+        TypeAdapter(Name).validate_python(options.dataset)
+    except ValidationError:
+        raise ContractError(
+            f"--dataset {options.dataset!r}; accepted: a lower-case letter, then at most 62 lower-case letters, digits "
+            "and _, as the participants' policies name it"
+        ) from None
+    if not 0 < options.epsilon <= WEAK_EPSILON:
+        raise ContractError(f"--epsilon {options.epsilon:g}; accepted: above 0, up to {WEAK_EPSILON:g}")
+
+
+@dataclass(frozen=True)
+class RoundShown:
+    """What one round counts.
+
+    Attributes:
+        most_cells: of all its tables together; of later rounds an upper bound, as noisy counts decide on bins.
+        noise: standard deviation of a cell's noise, in records, with the fewest and with all participants.
+    """
+
+    purpose: str
+    tables: int
+    most_cells: int
+    noise: tuple[float, float]
+
+
+def rounds_shown(plan: MarginalsPlan) -> list[RoundShown]:
+    """What each round counts."""
+    terms, sizes = plan.terms, plan.domain.sizes
+    pairs = sorted((one * other for one, other in itertools.combinations(sizes, 2)), reverse=True)
+    found = []
+    for (purpose, tables), share in zip(plan.rounds, terms.share_variances, strict=True):
+        cells = sum(sizes) if purpose == "one-way" else sum(pairs[:tables])
+        fewest, most = (math.sqrt(number * share) / SCALE for number in (terms.minimum, len(terms.participants)))
+        found.append(RoundShown(_PURPOSES[purpose], tables, cells, (fewest, most)))
+    return found
+
+
+def protections_of(plan: MarginalsPlan) -> tuple[Protection, ...]:
+    """The guarantee against each party (`federation.trust`)."""
+    tables = [number for _, number in plan.rounds]
+    sums: list[SumPlan] = [
+        plan.terms.sum_of(index, number, number, plan.guarantee.adjacency) for index, number in enumerate(tables)
+    ]
+    return protections("distributed", sums, plan.guarantee.delta)
+
+
+@dataclass(frozen=True)
+class ProtectionInWords:
+    """The guarantee against a party; without numbers where the plan promises none."""
+
+    party: str
+    epsilon: float | None
+    delta: float | None
+    rests_on: str
+
+    @property
+    def numbers(self) -> tuple[str, str]:
+        if self.epsilon is None or self.delta is None:
+            return ("none", "none")
+        return (upper_bound(self.epsilon), upper_bound(self.delta))
+
+
+def protections_in_words(plan: MarginalsPlan) -> list[ProtectionInWords]:
+    """A line for each party that sees something of a run. No participant protects records from itself."""
+    terms = plan.terms
+    honest = terms.minimum - terms.colluders
+    others = number_of(terms.colluders, "participant")
+    parties = {
+        "aggregator": "the coordinator, which opens the sums",
+        "participants": f"{others}, together and with the coordinator",
+        "recipient": "all who see the synthetic table",
+    }
+    rests = (
+        f"the noise of at least {number_of(honest, 'honest participant')} of the {terms.minimum} or more that finish a "
+        "round"
+    )
+    found = [ProtectionInWords(parties[item.party], item.epsilon, item.delta, rests) for item in protections_of(plan)]
+    if not terms.colluders:
+        unknown = "nothing: a participant knows its own share of the noise, and the plan counts no share as known"
+        found[1] = ProtectionInWords("a participant that is curious", None, None, unknown)
+    return found
+
+
+def units_in_words(plan: MarginalsPlan) -> list[str]:
+    """Whom the guarantee is about, and with how many records."""
+    terms, unit = plan.terms, plan.guarantee.unit
+    each = number_of(terms.max_contributions, "record")
+    lines = [
+        "One record is protected. A person with several records is protected for each of them separately."
+        if unit == "example"
+        else f"One {unit} is protected: all records with the same owner, of which each participant uses at most {each}."
+    ]
+    if terms.silos > 1:
+        lines.append(
+            f"One {'record' if unit == 'example' else unit} may be in the rows of up to {terms.silos} participants, "
+            f"with at most {each} in each: the guarantee is for these {terms.silos * terms.max_contributions} records "
+            "together."
+        )
+    else:
+        lines.append(
+            f"One {'record' if unit == 'example' else unit} is in the rows of one participant alone, as declared "
+            "(silos 1)."
+        )
+    lines.append(f"Someone in the rows of more than {number_of(terms.silos, 'participant')} has a weaker guarantee.")
+    return lines
+
+
+def plan_shown(plan: MarginalsPlan) -> dict[str, Any]:
+    """The plan for people and programs, as JSON values."""
+    return {
+        "digest": plan.digest,
+        "dataset": plan.sealed.dataset,
+        "method": plan.sealed.method,
+        "columns": plan.domain.reads,
+        "participants": plan.terms.participants,
+        **{name: getattr(plan.terms, name) for name in _SHOWN},
+        "rounds": [asdict(item) for item in rounds_shown(plan)],
+        "guarantee": plan.guarantee.to_json(),
+        "unit": units_in_words(plan),
+        "protections": [asdict(item) for item in protections_in_words(plan)],
+    }
+
+
+_SHOWN = ("minimum", "colluders", "most_records", "max_contributions", "silos")
+
+
+def table_of_rounds(plan: MarginalsPlan) -> Iterator[tuple[str, str, str, str, str]]:
+    """A row for each round: number, what is counted, tables, most cells, noise."""
+    terms = plan.terms
+    for number, item in enumerate(rounds_shown(plan), start=1):
+        low, high = map(rounded, item.noise)
+        noise = low if terms.minimum == len(terms.participants) else f"{low} to {high}"
+        yield str(number), item.purpose, str(item.tables), f"{item.most_cells:,}", noise

@@ -1,0 +1,282 @@
+"""A federated run at the coordinator: from a sealed plan to a synthetic table with its statement.
+
+What belongs here: the coordinator's place, the order of its steps, and what is said of spending. What does not: rounds
+and messages (`federation`), the plan (`federated_plan`), and participants' rows, which never come here.
+
+    OUT/synthetic.parquet             the rows
+    OUT/statement.md, statement.json  the guarantee in words, and for programs
+    OUT/restricted/models/<run>/      opened sums and the fitted model
+    OUT/restricted/run.json           who took part, so that rows can be drawn if that failed
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpsynth_platform.federation.marginals import MarginalsPlan
+from dpsynth_platform.federation.nodes import COMPLETE, START, Coordinator
+from dpsynth_platform.federation.relays import RelayLink, listening
+from dpsynth_platform.federation.rounds import Roster
+from dpsynth_platform.federation.secure_sum import Link
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, DpsynthError, NotFound
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.one_table.federated_keys import federation_key
+from dpsynth_platform.one_table.federated_plan import rounds_shown
+from dpsynth_platform.one_table.federated_statement import FederatedStatement, TookPart
+from dpsynth_platform.one_table.output import write_rows, write_statement
+from dpsynth_platform.one_table.paying import Interrupted
+from dpsynth_platform.one_table.place import STATEMENT, Place, held, synthetic_path
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.secrets.vault import Vault
+from dpsynth_platform.synth.interface import Drawing, generator
+from dpsynth_platform.synth.tabular.missing import missing_in_words
+
+CONNECTING_SECONDS = 600.0
+"""In which the Flower app has to connect, which a person starts."""
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class FederatedSynthesis:
+    """The result of a run.
+
+    Attributes:
+        synthetic: the table.
+        statement: its privacy statement in Markdown; beside it in JSON.
+        spent: whether participants paid now, or before.
+    """
+
+    synthetic: Path
+    statement: Path
+    run: str
+    plan_digest: str
+    rows: int
+    guarantee: Guarantee
+    took_part: TookPart
+    spent: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"synthetic": str(self.synthetic), "statement": str(self.statement)}
+
+
+def new_run_name() -> str:
+    """A name that no other run has, and that sorts by time."""
+    return f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def coordinator_key(directory: Path) -> Ed25519PrivateKey:
+    """The coordinator's key, which has to be there: participants name it in their policies.
+
+    Raises:
+        NotFound: there is none.
+        ConfigurationError: the directory cannot be used, or its key is damaged.
+    """
+    if not Vault(directory / "keys").has("identity"):
+        raise NotFound(
+            f"--key {directory}: there is no key; accepted: a directory with the coordinator's, whose public key the "
+            "participants' policies name"
+        )
+    return federation_key(directory)
+
+
+@contextmanager
+def relayed(place: Path, seconds: float, plan: MarginalsPlan, say: Callable[[str], None]) -> Iterator[Link]:
+    """The link over a relay that connects to a socket at `place`.
+
+    Args:
+        seconds: in which a participant has to reply, as the relay is configured.
+        say: receives a line when the relay can be started.
+
+    Raises:
+        ConfigurationError: no socket can be made, or no relay has connected in time.
+    """
+    start = f"flwr run deploy/flower --run-config 'socket=\"{place.resolve()}\" timeout={seconds:g}'"
+    with listening(place) as end:
+        say(f"waiting at {place} for the Flower app; start it now: {start}")
+        end.settimeout(CONNECTING_SECONDS)
+        try:
+            relay, _ = end.accept()
+        except TimeoutError:
+            raise ConfigurationError(
+                f"--socket {place}: no relay has connected in {CONNECTING_SECONDS:g} seconds; accepted: the Flower app, "
+                f"started while this command waits: {start}"
+            ) from None
+        with relay:
+            # It asks new nodes for their names first, and each of both may take the whole time.
+            yield RelayLink(relay, 2 * seconds + 30, _most_reply_bytes(plan))
+
+
+def _most_reply_bytes(plan: MarginalsPlan) -> int:
+    """Of a vector, or of shares for all others."""
+    cells = max(item.most_cells for item in rounds_shown(plan))
+    return 8 * cells + 256 * len(plan.terms.participants) + 256
+
+
+def run_federated(
+    plan: MarginalsPlan,
+    roster: Roster,
+    key: Ed25519PrivateKey,
+    link: AbstractContextManager[Link],
+    out: Path,
+    *,
+    run: str | None = None,
+    rows: int | None = None,
+    progress: Progress = silent,
+) -> FederatedSynthesis:
+    """Runs a plan, and writes the synthetic table and its statement to the directory `out`.
+
+    Where an earlier call has paid and failed to write the table, it is drawn from the model, and nothing is asked.
+
+    Args:
+        roster: the participants' public keys.
+        key: the coordinator's.
+        link: entered when all else is ready.
+        run: its name for all who take part, new for each run; None: a new one.
+        rows: how many; None: as many as the noisy counts show.
+
+    Raises:
+        ConfigurationError: `out` has a finished run, or cannot be used; or the relay fails.
+        ContractError: an impossible name or number of rows.
+        DpsynthError: as `Coordinator.run`. The message says what is spent.
+        Interrupted: the user stopped it. The message says what is spent.
+    """
+    run = new_run_name() if run is None else run
+    if not _RUN.fullmatch(run):
+        raise ContractError(f"--run {run!r}; accepted: up to 100 letters, digits, '_', '-' and '.', no sign first")
+    if rows is not None and rows < 1:
+        raise ContractError(f"--rows {rows}; accepted: 1 or more")
+    roster.of(plan.terms.participants)
+    with private_files(), held(out) as place:
+        return place.guarded(lambda: _synthesized(plan, roster, key, link, place, run, rows, progress))
+
+
+def _synthesized(
+    plan: MarginalsPlan,
+    roster: Roster,
+    key: Ed25519PrivateKey,
+    link: AbstractContextManager[Link],
+    place: Place,
+    run: str,
+    rows: int | None,
+    progress: Progress,
+) -> FederatedSynthesis:
+    if (place.root / f"{STATEMENT}.md").exists():
+        raise ConfigurationError(f"--out {place.root} has the table of a finished run; accepted: a new directory")
+    paid = _paid(plan, place)
+    spent = paid is None
+    if paid is None:
+        with link as opened:
+            took_part = _took_part(plan, roster, key, _Following(opened, run), place, progress)
+        write_durably(_record(place), json.dumps({"run": run, "plan": plan.digest, "took_part": asdict(took_part)}))
+    else:
+        run, took_part = paid
+    synthetic = synthetic_path(place.root, "parquet")
+    with _saying(lambda: f"Run {run} is paid for, and its model is kept: the same command draws from it, at no cost."):
+        drawing = generator(plan.sealed.method).draw(place.model(run), rows, progress=progress)
+        write_rows(synthetic, drawing, _names(plan, drawing), "parquet")
+        made = FederatedStatement(plan, run, took_part, drawing.rows, tuple(missing_in_words(drawing.missing)))
+        statement = write_statement(place.root, made)
+    return FederatedSynthesis(
+        synthetic=synthetic,
+        statement=statement,
+        run=run,
+        plan_digest=plan.digest,
+        rows=drawing.rows,
+        guarantee=made.guarantee,
+        took_part=took_part,
+        spent=spent,
+    )
+
+
+def _took_part(
+    plan: MarginalsPlan,
+    roster: Roster,
+    key: Ed25519PrivateKey,
+    link: _Following,
+    place: Place,
+    progress: Progress,
+) -> TookPart:
+    private_directory(place.models)
+    with _saying(lambda: link.in_words):
+        made = Coordinator(roster, key, link).run(link.run, plan, place.model(link.run), progress)
+    return TookPart(made.participants, made.finished, made.dropped)
+
+
+@contextmanager
+def _saying(words: Callable[[], str]) -> Iterator[None]:
+    """Adds what is spent to the message of what ends the block."""
+    caught: DpsynthError | Interrupted
+    try:
+        yield
+        return
+    except KeyboardInterrupt:
+        caught = Interrupted(words())
+    except DpsynthError as error:
+        caught = type(error)(f"{error}. {words()}")
+    raise caught
+
+
+class _Following:
+    """A link that notes how far a run has come, for what is said of spending."""
+
+    def __init__(self, link: Link, run: str) -> None:
+        self.run = run
+        self._link = link
+        self._kinds: set[str] = set()
+
+    def ask(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        kinds = {json.loads(body.partition(b"\n")[0])["kind"] for body in requests.values()}
+        self._kinds |= kinds
+        try:
+            return self._link.ask(requests)
+        except ConfigurationError:
+            if kinds == {COMPLETE}:  # the model is made: it is worth more than the participants' note of it
+                return {}
+            raise
+
+    @property
+    def in_words(self) -> str:
+        if START in self._kinds:
+            return (
+                f"Participants were asked to start run {self.run}: what they started is spent in their ledgers, and "
+                "another run costs again."
+            )
+        if self._kinds:
+            return "No participant was asked to start: nothing is spent, and reservations end at their deadline."
+        return "No participant was asked: nothing is spent."
+
+
+def _record(place: Place) -> Path:
+    return place.restricted / "run.json"
+
+
+def _paid(plan: MarginalsPlan, place: Place) -> tuple[str, TookPart] | None:
+    """The run whose model is here, and who took part; None without one."""
+    if not _record(place).exists():
+        return None
+    found = json.loads(_record(place).read_text(encoding="utf-8"))
+    if found["plan"] != plan.digest:
+        raise ConfigurationError(f"--out {place.root} has the model of another plan; accepted: a new directory")
+    said = found["took_part"]
+    finished = tuple(tuple(names) for names in said["finished"])
+    return found["run"], TookPart(tuple(said["started"]), finished, tuple(said["dropped"]))
+
+
+def _names(plan: MarginalsPlan, drawing: Drawing) -> dict[str, str]:
+    """The columns to write. Where each row is its own unit, the last one has ids of rows, which say nothing."""
+    names = drawing.schema.names
+    if plan.guarantee.unit == "example" and plan.sealed.release["treatments"].get(names[-1]) == "regenerated":
+        names = names[:-1]
+    return {name: name for name in names}

@@ -131,8 +131,8 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> MarginalsPlan:
         raise ContractError(f"{options.schema}: constraints: given; accepted in a federated run: none")
     if other := [name for name, plain in source.names.items() if name != plain]:
         raise ContractError(
-            f"{options.schema}: columns.{other[0]}: the name of a column; accepted in a federated run: letters, digits, "
-            "_ and -, a letter first, different without regard to case"
+            f"{options.schema}: columns.{other[0]}: the name of a column; accepted in a federated run: letters, "
+            "digits, _ and -, a letter first, different without regard to case"
         )
     try:
         return MarginalsPlan.of(
@@ -265,7 +265,7 @@ def plan_shown(plan: MarginalsPlan) -> dict[str, Any]:
         "digest": plan.digest,
         "dataset": plan.sealed.dataset,
         "method": plan.sealed.method,
-        "columns": plan.domain.reads,
+        "columns": list(plan.domain.reads),
         "participants": plan.terms.participants,
         **{name: getattr(plan.terms, name) for name in _SHOWN},
         "rounds": [asdict(item) for item in rounds_shown(plan)],

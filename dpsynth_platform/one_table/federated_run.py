@@ -110,8 +110,8 @@ def relayed(place: Path, seconds: float, plan: MarginalsPlan, say: Callable[[str
             relay, _ = end.accept()
         except TimeoutError:
             raise ConfigurationError(
-                f"--socket {place}: no relay has connected in {CONNECTING_SECONDS:g} seconds; accepted: the Flower app, "
-                f"started while this command waits: {start}"
+                f"--socket {place}: no relay has connected in {CONNECTING_SECONDS:g} seconds; accepted: the Flower "
+                f"app, started while this command waits: {start}"
             ) from None
         with relay:
             # It asks new nodes for their names first, and each of both may take the whole time.

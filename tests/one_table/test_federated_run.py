@@ -1,0 +1,432 @@
+"""The coordinator's side of federated runs: plans from declarations, tables with statements, and the commands."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from federated_cases import NAMES, plan_of, policy_document
+from test_nodes import COORDINATOR, KEYS, ROSTER, Wires, nodes_of, states
+from typer.testing import CliRunner
+
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.federation.marginals import MarginalsPlan
+from dpsynth_platform.foundation.errors import (
+    ConfigurationError,
+    ContractError,
+    GrantRefused,
+    LedgerError,
+    MechanismFailed,
+    RoundRefused,
+)
+from dpsynth_platform.one_table import federated_run as coordinating
+from dpsynth_platform.one_table.federated_keys import federation_key
+from dpsynth_platform.one_table.federated_plan import protections_in_words, read_plan, rounds_shown
+from dpsynth_platform.one_table.federated_run import new_run_name, run_federated
+from dpsynth_platform.one_table.paying import Interrupted
+
+SCHEMA = """
+columns:
+  drink: {type: categorical, values: [tea, milk, beer]}
+  food: {type: categorical, values: [rice, bread]}
+  town: {type: categorical, values: [Aix, Bern, Cork, Delft]}
+  age: {type: integer, min: 0, max: 9}
+"""
+ASKED = {
+    "--schema": "columns.yaml",
+    "--participants": "keys.yaml",
+    "--dataset": "meals",
+    "--epsilon": "2",
+    "--delta": "1e-5",
+    "--expected-units": "2000",
+    "--owners": "person",
+    "--contributions": "1",
+    "--minimum": "3",
+    "--most-records": "10000",
+    "--out": "plan.json",
+}
+
+
+def run_with(nodes, out, plan=None, change=lambda name, kind, message: message, **options):
+    link = nullcontext(Wires(nodes, change))
+    return run_federated(plan or plan_of("independent"), ROSTER, COORDINATOR, link, out, **options)
+
+
+class Place(type(Path())):
+    """The working directory of commands, which give status and all output."""
+
+    def plan(self, *more, **changes):
+        asked = ASKED | {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
+        given = [word for name, value in asked.items() if value is not None for word in (name, value)]
+        return self.command("plan", *given, *more)
+
+    def run(self, *more):
+        given = ("--participants", "keys.yaml", "--key", "coordinator", "--socket", "s", "--out", "out")
+        return self.command("run", "plan.json", *given, *more)
+
+    def command(self, *arguments):
+        done = CliRunner().invoke(app, ["federate", *arguments])
+        return done.exit_code, done.output + "".join(self.captured.readouterr())
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, capfd):
+    """A `Place` with the public files."""
+    keys = "".join(f"  {name}: {key.public_key().public_bytes_raw().hex()}\n" for name, key in KEYS.items())
+    (tmp_path / "columns.yaml").write_text(SCHEMA)
+    (tmp_path / "keys.yaml").write_text(f"participants:\n{keys}")
+    monkeypatch.chdir(tmp_path)
+    made = Place(tmp_path)
+    made.captured = capfd
+    return made
+
+
+def test_a_run_makes_a_table_with_a_statement(tmp_path):
+    nodes = nodes_of(tmp_path)
+    made = run_with(nodes, tmp_path / "out", plan_of("mst"), rows=300)
+    assert pq.read_table(made.synthetic).num_rows == made.rows == 300
+    assert pq.read_table(made.synthetic).column_names == ["person", "drink", "food", "town", "age"]
+    assert states(nodes) == {name: ["spent"] for name in NAMES}
+    assert made.spent and made.guarantee.epsilon <= 2
+    said = made.statement.read_text()
+    for words in (
+        "One user is protected",
+        "of which each participant uses at most 1 record",
+        "in the rows of one participant alone, as declared (silos 1)",
+        "whether they are in the data at all",
+        "| the coordinator, which opens the sums | 2 | ",
+        "1 participant, together and with the coordinator",
+        "at least 2 honest participants of the 3 or more",
+        "may read, lose, delay, repeat and make up messages",
+        "Integrity is not claimed",
+        "Started, and has spent: east, north, south, west.",
+        "Round 3 has the counts of 4",
+        "ledger entries are at the participants",
+    ):
+        assert words in said
+    document = json.loads((tmp_path / "out/statement.json").read_text())
+    assert document["plan"]["digest"] == made.plan_digest and document["took_part"]["started"] == list(NAMES)
+    assert document["guarantee"]["epsilon"] == made.guarantee.epsilon
+    for directory in ("out", "out/restricted", f"out/restricted/models/{made.run}"):
+        assert stat.S_IMODE((tmp_path / directory).stat().st_mode) == 0o700
+
+
+def test_a_finished_run_is_not_replaced(tmp_path):
+    nodes = nodes_of(tmp_path)
+    run_with(nodes, tmp_path / "out")
+    with pytest.raises(ConfigurationError, match=r"has the table of a finished run; accepted: a new directory"):
+        run_with(nodes, tmp_path / "out")
+    assert states(nodes) == {name: ["spent"] for name in NAMES}
+
+
+def test_who_drops_out_is_in_the_statement(tmp_path):
+    """West answers the first round, of six messages to each of four, and no later one."""
+    steps = []
+
+    def change(name, kind, message):
+        steps.append(kind)
+        return None if name == "west" and kind == "sum" and steps.count("sum") > 24 else message
+
+    made = run_with(nodes_of(tmp_path), tmp_path / "out", plan_of("mst"), change)
+    said = made.statement.read_text()
+    assert "Round 3 has the counts of 3: east, north, south." in said and ": west dropped out (" in said
+
+
+def test_a_paid_model_is_drawn_from_when_writing_failed(tmp_path, monkeypatch):
+    nodes, plan = nodes_of(tmp_path), plan_of("independent")
+    with monkeypatch.context() as patched:
+
+        def full(*_):
+            raise MechanismFailed("no space")
+
+        patched.setattr(coordinating, "write_rows", full)
+        with pytest.raises(MechanismFailed, match="is paid for, and its model is kept"):
+            run_with(nodes, tmp_path / "out", plan, run="first")
+    with pytest.raises(ConfigurationError, match="model of another plan"):
+        run_with(nodes, tmp_path / "out", plan_of("mst"))
+    made = run_with({}, tmp_path / "out", plan, rows=20)
+    assert (made.run, made.rows, made.spent) == ("first", 20, False)
+    assert states(nodes) == {name: ["spent"] for name in NAMES}
+
+
+def test_a_lost_note_of_the_end_loses_no_table(tmp_path):
+    nodes = nodes_of(tmp_path)
+
+    class Breaking(Wires):
+        def ask(self, requests):
+            if any(b'"complete"' in body.partition(b"\n")[0] for body in requests.values()):
+                raise ConfigurationError("the relay has gone")
+            return super().ask(requests)
+
+    link = nullcontext(Breaking(nodes))
+    made = run_federated(plan_of("independent"), ROSTER, COORDINATOR, link, tmp_path / "out", rows=10)
+    assert made.rows == 10 and states(nodes) == {name: ["started"] for name in NAMES}
+
+
+def ends_at(kind, error):
+    """A link's change that raises at the first message of a kind."""
+
+    def change(name, found, message):
+        if found == kind:
+            raise error
+        return message
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "raised", "words"),
+    [
+        (KeyboardInterrupt(), "propose", Interrupted, "nothing is spent"),
+        (KeyboardInterrupt(), "sum", Interrupted, "what they started is spent in their ledgers"),
+        (ConfigurationError("gone"), "propose", ConfigurationError, "gone. No participant was asked to start: nothing"),
+        (ConfigurationError("gone"), "sum", ConfigurationError, "gone. Participants were asked to start run first"),
+    ],
+)
+def test_what_ends_a_run_says_what_is_spent(tmp_path, error, kind, raised, words):
+    nodes = nodes_of(tmp_path)
+    with pytest.raises(raised) as caught:
+        run_with(nodes, tmp_path / "out", change=ends_at(kind, error), run="first")
+    assert words in str(caught.value)
+    assert ("spent in their" in words or "asked to start run" in words) == ("started" in str(states(nodes)))
+
+
+def test_too_few_spend_nothing_and_the_message_says_so(tmp_path):
+    nodes = nodes_of(tmp_path)
+    lost = {"north", "west"}
+    with pytest.raises(LedgerError, match=r"north, west.*No participant was asked to start: nothing is spent"):
+        run_with(nodes, tmp_path / "out", change=lambda name, kind, message: None if name in lost else message)
+
+
+def test_too_few_that_remain_say_what_is_spent(tmp_path):
+    lost = {"north", "west"}
+
+    def change(name, kind, message):
+        return None if name in lost and kind == "sum" else message
+
+    with pytest.raises(RoundRefused, match="what they started is spent"):
+        run_with(nodes_of(tmp_path), tmp_path / "out", change=change)
+
+
+@pytest.mark.parametrize("options", [{"run": "../up"}, {"run": ""}, {"run": "a b"}, {"rows": 0}])
+def test_impossible_options_of_a_run(tmp_path, options):
+    with pytest.raises(ContractError, match="accepted"):
+        run_with({}, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_each_run_has_another_name():
+    assert new_run_name() != new_run_name()
+
+
+def test_a_key_is_made_once_for_its_user_alone(tmp_path):
+    first = federation_key(tmp_path / "node").private_bytes_raw()
+    assert federation_key(tmp_path / "node").private_bytes_raw() == first
+    assert stat.S_IMODE((tmp_path / "node/keys/identity.key").stat().st_mode) == 0o600
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="accepted: a directory that this user can write to"):
+        federation_key(tmp_path / "file")
+
+
+def test_a_plan_is_made_of_declarations_alone(place):
+    status, said = place.plan("--json")
+    shown = json.loads(said)
+    assert status == 0 and shown["participants"] == list(NAMES)
+    made = read_plan(place / "plan.json")
+    assert made.digest == shown["digest"] and made.sealed.dataset == "meals"
+    assert (made.guarantee.unit, made.guarantee.epsilon, made.guarantee.delta) == ("user", 2.0, 1e-5)
+    assert shown["columns"] == list(made.domain.reads) == ["drink", "food", "town", "age"]
+    assert made.domain == plan_of("mst").domain and made.sealed.parameters == plan_of("mst").sealed.parameters
+    assert [item.tables for item in rounds_shown(made)] == [4, 6, 3]
+    assert [item["epsilon"] <= 2 for item in shown["protections"]] == [True] * 3
+
+
+def test_the_cells_of_a_round_are_at_most_those_shown(tmp_path, monkeypatch):
+    asked, real = [], MarginalsPlan.next_round
+    monkeypatch.setattr(MarginalsPlan, "next_round", lambda *given: asked.append(real(*given)) or asked[-1])
+    plan = plan_of("mst")
+    run_with(nodes_of(tmp_path), tmp_path / "out", plan)
+    found = [one.sum.length for one in asked if one is not None]
+    assert [one <= shown.most_cells for one, shown in zip(found, rounds_shown(plan), strict=True)] == [True] * 3
+    assert found[0] == rounds_shown(plan)[0].most_cells
+
+
+def test_a_plan_in_words(place):
+    status, said = place.plan(silos="2")
+    assert status == 0
+    for words in (
+        "participants: east, north, south, west; at least 3 finish each round, of whom 1 may be curious",
+        "the pairs of the tree",
+        "One user may be in the rows of up to 2 participants, with at most 1 record in each",
+        "for these 2 records together",
+        "the coordinator, which opens the sums",
+        "digest: ",
+    ):
+        assert words in " ".join(said.split())
+
+
+def test_rows_as_units_have_no_ids_in_the_table(place):
+    assert place.plan(owners=None, contributions=None, method="independent")[0] == 0
+    plan = read_plan(place / "plan.json")
+    assert plan.guarantee.unit == "example" and plan.sealed.release["order"][-1] == "row"
+    family = policy_document()["family"] | {"unit": "example"}
+    made = run_with(nodes_of(place, family=family), place / "out", plan, rows=30)
+    assert pq.read_table(made.synthetic).column_names == ["drink", "food", "town", "age"]
+    assert "One record is protected." in made.statement.read_text()
+
+
+def test_no_promise_against_participants_where_no_share_is_counted_as_known():
+    found = protections_in_words(plan_of("mst", colluders=0))
+    assert found[1].numbers == ("none", "none") and "knows its own share" in found[1].rests_on
+    assert found[0].numbers[0] == "2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"minimum": "2"}, "--minimum 2 of a sum; accepted: a whole number, 3 to 4"),
+        ({"minimum": "9"}, "--minimum 9 of a sum; accepted: a whole number, 3 to 4"),
+        ({"colluders": "2"}, "--colluders 2 of a sum; accepted: a whole number, 0 to 1"),
+        ({"colluders": "3"}, "3 colluders of 3 that finish; accepted: fewer colluders"),
+        ({"silos": "5"}, "--silos 5 of a sum; accepted: a whole number, 1 to 4"),
+        ({"dataset": "My meals"}, "--dataset 'My meals'; accepted: a lower-case letter"),
+        ({"epsilon": "11"}, "--epsilon 11; accepted: above 0, up to 10"),
+        ({"contributions": None}, "--owners and --contributions go together"),
+        ({"schema": "nowhere.yaml"}, "nowhere.yaml"),
+        ({"participants": "nowhere.yaml"}, "nowhere.yaml"),
+    ],
+)
+def test_impossible_options_of_a_plan(place, changes, words):
+    status, said = place.plan(**changes)
+    assert status == 1 and words in said and not (place / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("drink: {type: drinks}", "columns.drink"),
+        ("drink: {type: categorical, values: learned}", "columns.drink.values: learned; accepted in a federated run"),
+        ("a b: {type: boolean}", "columns.a b: the name of a column; accepted in a federated run: letters"),
+        ("drink: {type: text}", "columns: at least one of integer"),
+    ],
+)
+def test_columns_that_no_federated_plan_has(place, columns, words):
+    (place / "columns.yaml").write_text(f"columns:\n  {columns}\n")
+    status, said = place.plan()
+    assert status == 1 and words in said
+
+
+def test_constraints_are_refused(place):
+    (place / "columns.yaml").write_text(f"{SCHEMA}constraints:\n  - {{forbid: {{drink: [beer], food: [rice]}}}}\n")
+    status, said = place.plan()
+    assert status == 1 and "constraints" in said and "accepted" in said
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("participants: {east: ab}", "participants"),
+        ("participants: {east: ab, north: cd}", "the key of 'east' is not a public key; accepted: 64 hexadecimal"),
+        ("keys: {}", "participants"),
+        (f"participants: {{east: {'ab' * 32}, north: {'ab' * 32}}}", "two participants of a roster have one key"),
+    ],
+)
+def test_keys_that_are_none(place, keys, words):
+    (place / "keys.yaml").write_text(keys)
+    status, said = place.plan()
+    assert status == 1 and words in said
+
+
+def test_a_plan_is_not_replaced(place):
+    assert place.plan()[0] == 0
+    status, said = place.plan()
+    assert status == 1 and "--out plan.json exists; accepted: a new file" in said
+
+
+def test_a_plan_that_was_altered_is_not_run(place):
+    place.plan()
+    document = json.loads((place / "plan.json").read_text())
+    document["plan"]["guarantee"]["epsilon"] = 0.1
+    (place / "plan.json").write_text(json.dumps(document))
+    with pytest.raises(GrantRefused):
+        read_plan(place / "plan.json")
+    status, said = place.run()
+    assert status == 1 and "altered" in said
+
+
+def test_a_run_needs_the_key_that_participants_know(place):
+    place.plan()
+    status, said = place.run()
+    assert status == 1 and "--key coordinator: there is no key; accepted: a directory with" in said
+
+
+def test_a_run_without_the_flower_app(place, monkeypatch):
+    place.plan()
+    federation_key(place / "coordinator")
+    monkeypatch.setattr(coordinating, "CONNECTING_SECONDS", 0.1)
+    status, said = place.run()
+    assert status == 1 and "no relay has connected" in said and "flwr run deploy/flower" in said
+    assert not (place / "s").exists() and not (place / "out/statement.md").exists()
+
+
+def relay(path, wires, connected):
+    """What the Flower app does, in a thread: waits for the socket, and carries messages to nodes in this process."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        while not connected.is_set():
+            try:
+                end.connect(str(path))
+                connected.set()
+            except OSError:
+                connected.wait(0.05)
+                if getattr(connected, "over", False):
+                    return
+        with end.makefile("rb") as stream:
+
+            def receive():
+                head = stream.read(8)
+                return stream.read(int.from_bytes(head, "big")) if len(head) == 8 else None
+
+            def send(body):
+                end.sendall(len(body).to_bytes(8, "big") + body)
+
+            while (count := receive()) is not None:
+                requests = {receive().decode(): receive() for _ in range(int.from_bytes(count, "big"))}
+                replies = wires.ask(requests)
+                send(len(replies).to_bytes(8, "big"))
+                for name, body in replies.items():
+                    send(name.encode())
+                    send(body)
+
+
+def test_the_command_runs_over_a_relay(place, monkeypatch):
+    nodes = nodes_of(place / "nodes")
+    monkeypatch.setattr(coordinating, "federation_key", lambda directory: COORDINATOR)
+    federation_key(place / "coordinator")
+    place.plan(method="independent")
+    connected = threading.Event()
+    carrying = threading.Thread(target=relay, args=(place / "s", Wires(nodes), connected), daemon=True)
+    carrying.start()
+    status, said = place.run("--rows", "50", "--run", "first")
+    connected.over = True
+    carrying.join(60)
+    assert status == 0, said
+    assert "waiting at s for the Flower app" in said and "50 synthetic rows" in said
+    assert "run first was paid by its participants" in said and "Started, and has spent: east" in said
+    assert pq.read_table(place / "out/synthetic.parquet").num_rows == 50
+    assert states(nodes) == {name: ["spent"] for name in NAMES}
+    assert not (place / "s").exists()
+
+
+def test_an_unknown_coordinator_starts_nothing(place):
+    nodes = nodes_of(place)
+    link = nullcontext(Wires(nodes))
+    with pytest.raises(LedgerError, match="0 participants have reserved"):
+        run_federated(plan_of(), ROSTER, Ed25519PrivateKey.generate(), link, place / "out")
+    assert states(nodes) == {name: [] for name in NAMES}

@@ -30,6 +30,7 @@ from dpsynth_platform.cli.console import console_app
 from dpsynth_platform.cli.contract import contract_app
 from dpsynth_platform.cli.ledger import ledger_app
 from dpsynth_platform.cli.lineage import lineage_app
+from dpsynth_platform.cli.node import node_app
 from dpsynth_platform.cli.privacy import privacy_app
 from dpsynth_platform.cli.quality import quality_app
 from dpsynth_platform.cli.query import query
@@ -63,6 +64,7 @@ app.add_typer(synth_app, name="synth")
 app.command()(query)
 app.command()(compare)
 app.add_typer(bench_app, name="bench")
+app.add_typer(node_app, name="node")
 app.add_typer(console_app, name="console")
 app.add_typer(backup_app)
 app.add_typer(hold_app, name="hold")

@@ -2,13 +2,17 @@
 
 import numpy as np
 import pyarrow as pa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.participants import Participant, Policy
 from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.synth.tabular.attributes import planned_domain
 
 NAMES = ("east", "north", "south", "west")
+KEYS = {name: Ed25519PrivateKey.generate() for name in NAMES}
+COORDINATOR = Ed25519PrivateKey.generate()
 SCHEMA = pa.schema(
     [("person", pa.string()), ("drink", pa.string()), ("food", pa.string()), ("town", pa.string()), ("age", pa.int64())]
 )
@@ -60,6 +64,10 @@ def rows(number, seed=0):
     return pa.table({"person": [str(each) for each in range(number)], **picked}, SCHEMA)
 
 
+def public(key):
+    return key.public_key().public_bytes_raw().hex()
+
+
 def policy_document(name=NAMES[0], *, epsilon=5.0, **changes):
     cap = {"epsilon": epsilon, "delta": 1e-4}
     return {
@@ -69,7 +77,9 @@ def policy_document(name=NAMES[0], *, epsilon=5.0, **changes):
         "run_cap": {"epsilon": 3.0, "delta": 1e-5},
         "methods": ["independent", "mst"],
         "columns": list(COLUMNS),
-        "participants": list(NAMES),
+        "participants": {name: public(key) for name, key in KEYS.items()},
+        "coordinator": public(COORDINATOR),
+        "approval": "policy",
         "minimum": 3,
         "colluders": 1,
         "max_contributions": 1,
@@ -79,7 +89,8 @@ def policy_document(name=NAMES[0], *, epsilon=5.0, **changes):
 def participant(directory, name=NAMES[0], table=None, **changes):
     url = f"sqlite:///{directory / name / 'ledger.db'}"
     document = policy_document(name, **changes)
-    return Participant(Policy.model_validate(document), Ledger(url), rows(10) if table is None else table)
+    own = rows(10) if table is None else table
+    return Participant(Policy.model_validate(document), Ledger(url), own, planned_domain(contract()))
 
 
 def started(plan, directory, table, run_id="run"):

@@ -97,8 +97,13 @@ def node_status(output: TerminalOutput, directory: Directory) -> None:
         output.table(
             ("ledger entry", "plan", "state", "epsilon", "reserved"),
             [
-                (entry.entry_id[:12], str(entry.request.plan_digest)[:12], entry.state)
-                + (f"{entry.request.guarantee.epsilon:g}", entry.reserved_at)
+                (
+                    entry.entry_id[:12],
+                    str(entry.request.plan_digest)[:12],
+                    entry.state,
+                    f"{entry.request.guarantee.epsilon:g}",
+                    entry.reserved_at,
+                )
                 for entry in found.entries
             ],
         )

@@ -139,8 +139,7 @@ def _answers(place: Path) -> bool:
 
 
 def _send(end: socket.socket, body: bytes) -> None:
-    end.sendall(len(body).to_bytes(_LENGTH, "big"))
-    end.sendall(body)
+    end.sendall(len(body).to_bytes(_LENGTH, "big") + body)  # at once: the other side may close after its last byte
 
 
 def _receive(stream: BinaryIO, most_bytes: int) -> bytes:

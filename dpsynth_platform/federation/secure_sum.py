@@ -231,7 +231,8 @@ class OpenedSum:
 class Aggregator:
     """The aggregator's side of one round: `requests`, `take` each reply, `close_step`; five times, then `result`.
 
-    It survives participants - minimum dropouts, at any steps. Who sends an invalid reply has dropped out.
+    It survives participants - minimum dropouts, at any steps. A participant with an invalid reply has dropped out. Not
+    for several threads at a time.
 
     Raises:
         ConfigurationError: the plan and the roster do not fit.
@@ -255,20 +256,17 @@ class Aggregator:
         return self._round.most_bytes(self.step, True)
 
     def requests(self) -> dict[str, bytes]:
-        """This step's request to each participant that is still there."""
-        step, before = self.step, self._taken[self.step - 1]
-        found = {}
-        for place in self._asked:
-            if step == ADVERTISE:
-                entries: dict[int, bytes] = {}
-            elif step == MASK:
-                entries = {other: sealed[place] for other, sealed in before.items() if other != place}
-            elif step == AGREE:
-                entries = dict.fromkeys(before, b"")
-            else:  # each one's own entry of the step before
-                entries = {other: sent[other] for other, sent in before.items()}
-            found[self._round.roster.names[place]] = self._round.write(step, False, entries)
-        return found
+        """This step's request to each participant that is still there; none once the round has ended."""
+        if self.step == ENDED:
+            return {}
+        names = {place: self._round.roster.names[place] for place in sorted(self._asked)}
+        before = self._taken[self.step - 1] if self.step > ADVERTISE else {}
+        if self.step == MASK:
+            each = {to: {other: sealed[to] for other, sealed in before.items() if other != to} for to in names}
+            return {name: self._round.write(MASK, False, each[to]) for to, name in names.items()}
+        # To all, what each one sent of itself in the step before. Of vectors that is its place alone.
+        entries = {other: sent.get(other, b"") for other, sent in before.items()}
+        return dict.fromkeys(names.values(), self._round.write(self.step, False, entries))
 
     def take(self, name: str, reply: bytes) -> None:
         """A participant's reply to this step. One that is late, repeated or of an unknown sender changes nothing."""
@@ -310,6 +308,8 @@ class Aggregator:
             RoundRefused: too few remain, or a secret cannot be restored; the round has ended, and nothing is opened.
         """
         this, step = self._round, self.step
+        if step == ENDED:
+            raise RoundRefused(f"round {this.round_id!r} has ended; accepted: a new round")
         remaining = frozenset(self._taken[step])
         for place in sorted(self._asked - remaining):
             self.dropped.setdefault(this.roster.names[place], f"no reply: {STEPS[step]}")

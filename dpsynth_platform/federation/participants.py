@@ -70,7 +70,7 @@ class Policy(Part):
     approval: Literal["person", "policy"] = Field(
         "person", description="Whether a person approves each run, or all that this policy allows are approved."
     )
-    minimum: Count = Field(ge=2, description="The fewest finishing participants of a round.")
+    minimum: int = Field(ge=2, le=MOST_PARTICIPANTS, description="The fewest finishing participants of a round.")
     colluders: int = Field(0, ge=0, description="So many others' shares of noise must be counted as known, at least.")
     max_contributions: int = Field(ge=1, le=MOST_CONTRIBUTIONS, description="By which its own rows are bounded.")
     silos: Count = Field(1, description="In so many participants' rows one person may be.")

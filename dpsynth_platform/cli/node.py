@@ -59,26 +59,25 @@ def node_up(
     """
     from dpsynth_platform.federation.participants import load_policy
     from dpsynth_platform.one_table.federated_node import node_up as up
-    from dpsynth_platform.one_table.task import Options
 
     declared = load_policy(policy)
-    options = Options(
-        epsilon=declared.run_cap.epsilon,
-        delta=declared.run_cap.delta,
-        method="independent",
-        schema=schema,
-        owners=owners,
-        contributions=declared.max_contributions if owners is not None else None,
-        accept_weak_guarantee="the coordinator's plan decides",
-        **vars(dialect),
-    )
 
     def report(line: str) -> None:
         output.print(f"{dt.datetime.now(dt.UTC).isoformat(timespec='seconds')} {line}")
 
     no_core_dumps()
     with bars(output.console) as progress:
-        up(directory, table, declared, options, socket=socket, report=report, progress=progress)
+        up(
+            directory,
+            table,
+            declared,
+            schema,
+            owners=owners,
+            dialect=vars(dialect),
+            socket=socket,
+            report=report,
+            progress=progress,
+        )
 
 
 @node_app.command("status")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,8 +99,10 @@ def node_up(
     root: Path,
     table: Path,
     policy: Policy,
-    options: Options,
+    schema: Path | Mapping[str, Any],
     *,
+    owners: str | None = None,
+    dialect: Mapping[str, Any] | None = None,
     socket: Path | None = None,
     report: Callable[[str], None],
     goes_on: Callable[[], bool] = lambda: True,
@@ -109,21 +111,34 @@ def node_up(
     """Bounds the table's rows, and answers the coordinator as long as `goes_on()`. One process for each directory.
 
     Args:
-        options: of the table, as for `synthesize`; bounds and owners are checked against the policy.
+        schema: a file with `columns:` as in a contract, or a mapping like one; the same at all participants.
+        owners: the column that names the owner of each row; None: each row is its own unit.
+        dialect: of a CSV file, by the names of `Options`.
         socket: where a relay brings messages; by default in `root`.
         report: called with a line on each thing that was done or refused.
 
     Raises:
-        ContractError: options and policy do not fit, or a declaration is missing.
+        ContractError: owners and policy do not fit, or a declaration is missing.
         SourceError: the table cannot be read as declared.
         ConfigurationError: the directory or the socket cannot be used, or the policy has another key of this node.
         LedgerError: the ledger is missing, outdated, or was edited.
     """
-    if (options.owners is None) != (policy.family.unit == "example"):
+    if (owners is None) != (policy.family.unit == "example"):
         raise ContractError(
             f"the policy's unit is {policy.family.unit!r}; accepted: --owners for one person's records together, and "
             "none where each row is a unit (example)"
         )
+    cap = policy.run_cap
+    options = Options(
+        epsilon=cap.epsilon,  # the guarantee is a plan's; this one has no effect on what is read and kept
+        delta=cap.delta,
+        accept_weak_guarantee="the largest that the policy allows" if cap.epsilon > 10 else None,
+        method="independent",
+        schema=schema,
+        owners=owners,
+        contributions=None if owners is None else policy.max_contributions,
+        **(dialect or {}),
+    )
     with private_files(), held(root) as place:
 
         def up() -> None:
@@ -139,12 +154,16 @@ def node_up(
                     report,
                 )
 
+                known = ledger.head()
+
                 def answer(message: bytes) -> bytes:
+                    nonlocal known
                     try:
                         return place.guarded(lambda: node.answer(message))
                     finally:
-                        if ledger.history():
+                        if (last := ledger.head()) != known:
                             note_head(place.ledger, ledger)
+                            known = last
 
                 report(f"{policy.name} is up: {socket or root / SOCKET}")
                 serve(socket or root / SOCKET, policy.name, answer, MOST_PLAN_BYTES, goes_on, report)

@@ -89,7 +89,7 @@ def test_the_sum_is_that_of_vectors_and_noise(silent):
 def test_each_share_of_noise_is_in_the_sum():
     plan = replace(PLAN, length=500)
     error = run(plan).total - the_sum(NAMES, plan)
-    # A mean of 500 squares of Skellam noise of variance 448 is off by 7 deviations at 46%.
+    # 500 squares over their variance: about chi-square, which leaves [250, 750] with a chance below 1e-10.
     assert 0.5 < (error**2).mean() / (7 * 64) < 1.5
 
 
@@ -109,10 +109,8 @@ def test_as_many_may_drop_out_as_the_plan_allows(silent, lost):
 
 
 def test_no_message_holds_a_trace_of_a_vector(monkeypatch):
-    plan, noise = replace(PLAN, length=4000), {}
-    monkeypatch.setattr(
-        secure_sum, "sample_skellam", lambda variance, length: noise.setdefault(len(noise), np.arange(length) % 7)
-    )
+    plan = replace(PLAN, length=4000)
+    monkeypatch.setattr(secure_sum, "sample_skellam", lambda variance, length: np.arange(length) % 7)
     this = Round(plan, roster_of(7), "1")
     link = Here(plan, lambda step, name, request, reply: None if name == "a" and step == AGREE else reply)
     run_sum(plan, roster_of(7), "1", link)
@@ -604,6 +602,19 @@ def test_each_message_has_one_form_alone(message, place, inserted, cut):
         assert "'someone'" in str(error)
         return
     assert this.write(*message[:2], entries) == changed
+
+
+def test_entries_ascend_and_are_as_many_as_a_step_has():
+    this = Round(PLAN, roster_of(7), "1")
+    header = this.write(UNMASK, True, {})[:-4]
+    for places in ([1, 0], [1, 1], [0, 7], [2**32 - 1]):
+        entries = b"".join(place.to_bytes(4, "big") + bytes(SHARE_BYTES) for place in places)
+        with pytest.raises(RoundRefused, match="unknown or out of order"):
+            this.read(UNMASK, True, header + len(places).to_bytes(4, "big") + entries, "a")
+    with pytest.raises(RoundRefused, match="another length"):
+        this.read(AGREE, True, this.write(AGREE, True, {0: bytes(64), 1: bytes(64)}), "a")
+    with pytest.raises(RoundRefused, match="another length"):
+        this.read(UNMASK, True, header + b"\xff" * 4, "a")
 
 
 @settings(max_examples=40)

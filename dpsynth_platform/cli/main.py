@@ -31,6 +31,7 @@ from dpsynth_platform.cli.contract import contract_app
 from dpsynth_platform.cli.federate import federate_app
 from dpsynth_platform.cli.ledger import ledger_app
 from dpsynth_platform.cli.lineage import lineage_app
+from dpsynth_platform.cli.node import node_app
 from dpsynth_platform.cli.privacy import privacy_app
 from dpsynth_platform.cli.quality import quality_app
 from dpsynth_platform.cli.query import query
@@ -65,6 +66,7 @@ app.command()(query)
 app.command()(compare)
 app.add_typer(federate_app, name="federate")
 app.add_typer(bench_app, name="bench")
+app.add_typer(node_app, name="node")
 app.add_typer(console_app, name="console")
 app.add_typer(backup_app)
 app.add_typer(hold_app, name="hold")

@@ -1,6 +1,7 @@
 """Federated mechanisms: one release of rows that stay with several participants.
 
 What belongs here: what is sealed about a sum before any participant computes (`sums`), its noise (`noise`), the masks
-of its parts (`masks`), who is protected against whom (`trust`), and reports that are private by themselves
-(`local_reports`). What does not: the transport of messages.
+of its parts (`masks`), shares of secrets (`shamir`), what all parties know of a round (`rounds`) and their steps in it
+(`secure_sum`), who is protected against whom (`trust`), and reports that are private by themselves (`local_reports`).
+What does not: the transport of messages.
 """

@@ -34,7 +34,13 @@ from dpsynth_platform.federation.participants import Participant, Run
 from dpsynth_platform.federation.rounds import AGGREGATOR, Roster, is_name
 from dpsynth_platform.federation.secure_sum import Link, Member, run_sum
 from dpsynth_platform.federation.sums import Whole
-from dpsynth_platform.foundation.errors import LedgerError, MechanismFailed, RoundRefused, file_problem
+from dpsynth_platform.foundation.errors import (
+    ConfigurationError,
+    LedgerError,
+    MechanismFailed,
+    RoundRefused,
+    file_problem,
+)
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.signature import is_valid, sign
 
@@ -50,23 +56,27 @@ class Node:
     """A participant that answers the coordinator's messages, one after the other.
 
     Attributes:
-        roster: the participants' public keys, from the node's own configuration.
-        identity: the participant's own key.
-        coordinator: whose messages are heard, from the node's own configuration.
-        approve: raises `GrantRefused` unless a person approves the plan; called once its policy allows it.
+        identity: the participant's own key; those of the others and the coordinator's are in its policy.
+        approve: raises `GrantRefused` unless a person approves the run; called once its policy allows the plan.
+        report: called with a line on what was done.
     """
 
     participant: Participant
-    roster: Roster
     identity: Ed25519PrivateKey = field(repr=False)
-    coordinator: Ed25519PublicKey
     approve: Callable[[str, MarginalsPlan], None] = lambda run_id, plan: None
+    report: Callable[[str], None] = lambda line: None
     _runs: dict[str, Run] = field(default_factory=dict, repr=False)
     _member: tuple[str, Member] | None = field(default=None, repr=False)
 
-    @property
-    def name(self) -> str:
-        return self.participant.policy.name
+    def __post_init__(self) -> None:
+        policy = self.participant.policy
+        self.name, self.roster, self._coordinator = policy.name, policy.roster, policy.coordinator_key
+        own = self.roster.keys[self.roster.places[self.name]]
+        if own.public_bytes_raw() != self.identity.public_key().public_bytes_raw():
+            raise ConfigurationError(
+                f"the policy has another key of {self.name} than this directory; accepted: its own, "
+                f"{self.identity.public_key().public_bytes_raw().hex()}"
+            )
 
     def answer(self, message: bytes) -> bytes:
         """The reply to a message.
@@ -75,7 +85,7 @@ class Node:
             RoundRefused: the message is not the coordinator's, or not of a run or round that is under way here.
             DpsynthError: as `Participant` and `Member` refuse it.
         """
-        head, content = _opened(message, self.name, self.coordinator)
+        head, content = _opened(message, self.name, self._coordinator)
         kind, run_id = head["kind"], head["run"]
         if kind == PROPOSE:
             return self._propose(run_id, content)
@@ -83,9 +93,11 @@ class Node:
             return self._start(run_id, content)
         if kind == WITHDRAW:
             self.participant.withdraw(run_id)
+            self.report(f"run {run_id}: withdrawn; nothing was spent")
         elif kind == COMPLETE:
             self._run(run_id).complete(content.decode("ascii", "replace"))
             del self._runs[run_id]
+            self.report(f"run {run_id}: complete")
         elif kind == SUM:
             return self._sum(run_id, head.get("round"), content)
         else:
@@ -94,8 +106,11 @@ class Node:
 
     def _propose(self, run_id: str, content: bytes) -> bytes:
         text = content.decode("utf-8", "replace")
-        self.approve(run_id, self.participant.allowed(text))
-        return sign(self.identity, _reserved(run_id, self.participant.reserve(run_id, text)))
+        plan = self.participant.allowed(text)
+        self.approve(run_id, plan)
+        digest = self.participant.reserve(run_id, text)
+        self.report(f"run {run_id}: plan {digest} reserved, epsilon {plan.guarantee.epsilon:g}")
+        return sign(self.identity, _reserved(run_id, digest))
 
     def _start(self, run_id: str, content: bytes) -> bytes:
         digest = self.participant.reserved_plan(run_id).digest
@@ -105,12 +120,14 @@ class Node:
             if place is None or not is_valid(self.roster.keys[place], _reserved(run_id, digest), signature):
                 raise LedgerError(f"no signature of {name!r} that it has reserved this plan; accepted: its own")
         self._runs[run_id] = self.participant.start(run_id, dict.fromkeys(signatures, digest))
+        self.report(f"run {run_id}: started by {', '.join(sorted(signatures))}; what was reserved is spent")
         return b""
 
     def _sum(self, run_id: str, document: Any, request: bytes) -> bytes:
         run = self._run(run_id)
         if document is not None:
             asked = run.open(document)
+            self.report(f"run {run_id}: round {asked.index + 1} of {len(run.plan.rounds)}, {asked.sum.length} counts")
             self._member = (
                 run_id,
                 Member(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pyarrow as pa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import Field, model_validator
 
 from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, shown_value
@@ -30,13 +31,21 @@ from dpsynth_platform.contracts.family import Cap, FamilyBudget
 from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.marginals import MarginalsPlan, Round
+from dpsynth_platform.federation.rounds import Roster, public_key
 from dpsynth_platform.federation.sums import MOST_PARTICIPANTS, SCALE, Whole, clip
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SpendRepeated
+from dpsynth_platform.foundation.errors import (
+    BudgetExceeded,
+    ConfigurationError,
+    ContractError,
+    LedgerError,
+    SpendRepeated,
+)
 from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger, Opening
+from dpsynth_platform.synth.tabular.domain import Domain
 
 Count = Annotated[int, Field(ge=1, le=MOST_PARTICIPANTS)]
 
@@ -54,8 +63,14 @@ class Policy(Part):
     run_cap: Cap
     methods: list[Literal["independent", "mst"]] = Field(min_length=1)
     columns: list[ColumnName] = Field(min_length=1, description="All that a run may read.")
-    participants: list[FamilyName] = Field(min_length=2, description="All who may take part, itself among them.")
-    minimum: Count = Field(ge=2, description="The fewest finishing participants of a round.")
+    participants: dict[FamilyName, str] = Field(
+        min_length=2, description="The public keys of all who may take part, itself among them; 64 hexadecimal digits."
+    )
+    coordinator: str = Field(description="The public key of the coordinator.")
+    approval: Literal["person", "policy"] = Field(
+        "person", description="Whether a person approves each run, or all that this policy allows are approved."
+    )
+    minimum: int = Field(ge=2, le=MOST_PARTICIPANTS, description="The fewest finishing participants of a round.")
     colluders: int = Field(0, ge=0, description="So many others' shares of noise must be counted as known, at least.")
     max_contributions: int = Field(ge=1, le=MOST_CONTRIBUTIONS, description="By which its own rows are bounded.")
     silos: Count = Field(1, description="In so many participants' rows one person may be.")
@@ -67,7 +82,19 @@ class Policy(Part):
             raise ValueError("family.mode: 'per-owner'; accepted: family")
         if self.name not in self.participants:
             raise ValueError(f"participants: without {self.name}; accepted: all names, the own one among them")
+        try:
+            _ = self.roster, self.coordinator_key
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
         return self
+
+    @property
+    def roster(self) -> Roster:
+        return Roster.from_texts(self.participants)
+
+    @property
+    def coordinator_key(self) -> Ed25519PublicKey:
+        return public_key(self.coordinator, "the coordinator's key")
 
     def faults(self, plan: MarginalsPlan) -> Iterator[str]:
         """Why a plan is not what the policy allows, one line each; caps are not among them."""
@@ -82,7 +109,7 @@ class Policy(Part):
         for key, mine_all, all_theirs in (
             ("methods", self.methods, [sealed.method]),
             ("columns", self.columns, plan.domain.reads),
-            ("participants", self.participants, terms.participants),
+            ("participants", list(self.participants), terms.participants),
         ):
             if more := sorted(set(all_theirs) - set(mine_all)):
                 yield f"{key}: {visible(', '.join(more))}; accepted: {', '.join(mine_all)}"
@@ -110,11 +137,14 @@ class Participant:
     Attributes:
         ledger: its own.
         bounded: its rows, a Delta table or one in memory, bounded to the policy's `max_contributions`. Sensitive.
+        domain: the columns as this participant declares them. A plan that counts them otherwise is refused before it
+            costs anything.
     """
 
     policy: Policy
     ledger: Ledger
     bounded: Path | pa.Table = field(repr=False)
+    domain: Domain
     _reserved: dict[str, tuple[MarginalsPlan, Entry]] = field(default_factory=dict, repr=False)
 
     def allowed(self, text: str) -> MarginalsPlan:
@@ -126,7 +156,15 @@ class Participant:
             AccountingError, GrantRefused: as `MarginalsPlan.from_json`.
         """
         plan, policy = MarginalsPlan.from_json(text), self.policy
-        if faults := list(policy.faults(plan)):
+        declared = {column.name: column for column in self.domain}
+        faults = list(policy.faults(plan))
+        faults += [
+            f"columns: {visible(column.name)} is declared otherwise here, or not at all; accepted: the same type, "
+            "values and range at all participants"
+            for column in plan.domain
+            if declared.get(column.name) != column
+        ]
+        if faults:
             raise ContractError("\n".join(f"the policy of {policy.name} refuses the plan: {each}" for each in faults))
         asked, cap = plan.guarantee, policy.run_cap
         if asked.epsilon > cap.epsilon or asked.delta > cap.delta:

@@ -11,7 +11,6 @@ each; back come the replies alike.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import stat
@@ -26,8 +25,6 @@ PATIENCE_SECONDS = 60.0
 """How long a connected relay may be silent within a frame."""
 MOST_NAME_BYTES = 256
 _LENGTH = 8
-
-log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -63,17 +60,22 @@ def listening(place: Path) -> Iterator[socket.socket]:
 
 
 def serve(
-    place: Path, name: str, answer: Callable[[bytes], bytes], most_bytes: int, goes_on: Callable[[], bool]
+    place: Path,
+    name: str,
+    answer: Callable[[bytes], bytes],
+    most_bytes: int,
+    goes_on: Callable[[], bool],
+    report: Callable[[str], None],
 ) -> None:
     """Answers a participant's relay, one message after the other, as long as `goes_on()`, which is asked each second.
 
-    What `answer` refuses (`DpsynthError`) goes to this process's log, and nothing goes back: the participant decides
-    whom it tells why.
+    Nothing goes back for a message that `answer` refuses (`DpsynthError`): the participant decides whom it tells why.
 
     Args:
         name: of the participant.
         answer: gives the reply to a message.
         most_bytes: the longest message.
+        report: called with a line on each refusal.
 
     Raises:
         ConfigurationError: no socket can be made at the path.
@@ -91,9 +93,9 @@ def serve(
                     request = _receive(stream, most_bytes)
                     _send(relay, answer(request) if request else name.encode())
                 except DpsynthError as error:
-                    log.warning("a message is refused: %s", error)
+                    report(f"refused: {error}")
                 except (EOFError, OSError):
-                    log.warning("a message was cut off, or is longer than %d bytes", most_bytes)
+                    report(f"a message was cut off, or is longer than {most_bytes} bytes; nothing was done for it")
 
 
 class RelayLink:
@@ -137,8 +139,7 @@ def _answers(place: Path) -> bool:
 
 
 def _send(end: socket.socket, body: bytes) -> None:
-    end.sendall(len(body).to_bytes(_LENGTH, "big"))
-    end.sendall(body)
+    end.sendall(len(body).to_bytes(_LENGTH, "big") + body)  # at once: the other side may close after its last byte
 
 
 def _receive(stream: BinaryIO, most_bytes: int) -> bytes:

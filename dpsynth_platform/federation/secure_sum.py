@@ -17,7 +17,8 @@ with t signatures of that pair. Let Q be the honest ones among these signers, at
 signatures, for its honest signers would have one in common with Q. So all honest participants reveal for this pair
 alone, and of one participant never both secrets.
 
-The aggregator may name another U1 to each participant, so that masks do not cancel. But then nothing is opened: Q is in
+Lies about keys concern the adversary's participants alone, for an honest one signs its keys, once in a round. The
+aggregator may name another U1 to each participant, so that masks do not cancel. But then nothing is opened: Q is in
 U2 and has U2 in its U1, so that each of Q has an unknown mask in common with each honest member of U2. Such a member
 added masks for t - c honest ones or more, so also for one of Q. So all honest vectors of U2 are linked by masks, and
 only the sum of all of them is free of masks, if at all. It holds t - c honest shares of noise, `SumPlan.honest`.
@@ -231,7 +232,8 @@ class OpenedSum:
 class Aggregator:
     """The aggregator's side of one round: `requests`, `take` each reply, `close_step`; five times, then `result`.
 
-    It survives participants - minimum dropouts, at any steps. Who sends an invalid reply has dropped out.
+    It survives participants - minimum dropouts, at any steps. A participant with an invalid reply has dropped out. Not
+    for several threads at a time.
 
     Raises:
         ConfigurationError: the plan and the roster do not fit.
@@ -241,6 +243,7 @@ class Aggregator:
         self._round = Round(plan, roster, round_id)
         self.step = ADVERTISE
         self.dropped: dict[str, str] = {}
+        self._faults: dict[str, str] = {}  # of this step's invalid replies
         self.result: OpenedSum | None = None
         self._asked: frozenset[int] = frozenset(roster.places.values())
         # Valid replies by step and place. Of vectors, the sum alone is kept.
@@ -252,34 +255,34 @@ class Aggregator:
     @property
     def most_bytes(self) -> int:
         """The longest reply of this step."""
-        return self._round.most_bytes(self.step, True)
+        return 0 if self.step == ENDED else self._round.most_bytes(self.step, True)
 
     def requests(self) -> dict[str, bytes]:
-        """This step's request to each participant that is still there."""
-        step, before = self.step, self._taken[self.step - 1]
-        found = {}
-        for place in self._asked:
-            if step == ADVERTISE:
-                entries: dict[int, bytes] = {}
-            elif step == MASK:
-                entries = {other: sealed[place] for other, sealed in before.items() if other != place}
-            elif step == AGREE:
-                entries = dict.fromkeys(before, b"")
-            else:  # each one's own entry of the step before
-                entries = {other: sent[other] for other, sent in before.items()}
-            found[self._round.roster.names[place]] = self._round.write(step, False, entries)
-        return found
+        """This step's request to each participant that is still there; none once the round has ended."""
+        if self.step == ENDED:
+            return {}
+        names = {place: self._round.roster.names[place] for place in sorted(self._asked)}
+        before = self._taken[self.step - 1] if self.step > ADVERTISE else {}
+        if self.step == MASK:
+            each = {to: {other: sealed[to] for other, sealed in before.items() if other != to} for to in names}
+            return {name: self._round.write(MASK, False, each[to]) for to, name in names.items()}
+        # To all, what each one sent of itself in the step before. Of vectors that is its place alone.
+        entries = {other: sent.get(other, b"") for other, sent in before.items()}
+        return dict.fromkeys(names.values(), self._round.write(self.step, False, entries))
 
     def take(self, name: str, reply: bytes) -> None:
-        """A participant's reply to this step. One that is late, repeated or of an unknown sender changes nothing."""
+        """A participant's reply to this step: its first valid one, as transports may repeat those of earlier steps.
+
+        What is late, or of an unknown sender, changes nothing.
+        """
         place = self._round.roster.places.get(name)
-        if self.step == ENDED or place not in self._asked or place in self._taken[self.step] or name in self.dropped:
+        if self.step == ENDED or place not in self._asked or place in self._taken[self.step]:
             return
         try:
             entries = self._round.read(self.step, True, reply, name)
             self._check(name, place, entries)
         except RoundRefused as error:
-            self.dropped[name] = str(error)
+            self._faults[name] = str(error)
         else:
             self._taken[self.step][place] = entries
 
@@ -310,10 +313,12 @@ class Aggregator:
             RoundRefused: too few remain, or a secret cannot be restored; the round has ended, and nothing is opened.
         """
         this, step = self._round, self.step
+        if step == ENDED:
+            raise RoundRefused(f"round {this.round_id!r} has ended; accepted: a new round")
         remaining = frozenset(self._taken[step])
-        for place in sorted(self._asked - remaining):
-            self.dropped.setdefault(this.roster.names[place], f"no reply: {STEPS[step]}")
-        self._asked, self.step = remaining, ENDED
+        for name in (this.roster.names[place] for place in sorted(self._asked - remaining)):
+            self.dropped[name] = self._faults.get(name, f"no reply: {STEPS[step]}")
+        self._asked, self._faults, self.step = remaining, {}, ENDED
         if len(remaining) < this.plan.minimum:
             reasons = "; ".join(f"{name!r}: {reason}" for name, reason in sorted(self.dropped.items()))
             raise RoundRefused(
@@ -331,9 +336,9 @@ class Aggregator:
     def _open(self) -> OpenedSum:
         this, length, bits = self._round, self._round.plan.length, self._round.bits
         finished = self._taken[MASK].keys()
-        total = self._total
+        total, holders = self._total, sorted(self._taken[UNMASK])
         for place in sorted(self._taken[SHARE]):
-            secret = self._restored(place, place in finished)
+            secret = self._restored(place, place in finished, holders)
             if place in finished:
                 total = (total - own_mask(secret, this.context, length, bits)) & np.uint64(2**bits - 1)
                 continue
@@ -344,19 +349,24 @@ class Aggregator:
         names = tuple(this.roster.names[place] for place in sorted(finished))
         return OpenedSum(decode(total, bits), names, dict(self.dropped))
 
-    def _restored(self, dealer: int, is_finished: bool) -> bytes:
-        """A dealer's secret. Where one holder's share is false, another choice of holders restores it."""
-        this, known = self._round, self._known[dealer]
-        shares = [(holder, sent[dealer]) for holder, sent in self._taken[UNMASK].items() if dealer in sent]
-        for _ in range(len(shares) if len(shares) >= this.plan.minimum else 0):
+    def _restored(self, dealer: int, is_finished: bool, holders: list[int]) -> bytes:
+        """A dealer's secret from the first holders' shares. Where these are false, the first holder becomes the last.
+
+        So one holder with false shares, or several in a row, do no harm where enough others reply.
+        """
+        this, known, taken = self._round, self._known[dealer], self._taken[UNMASK]
+        for _ in taken:
+            shares = [(holder, taken[holder][dealer]) for holder in holders if dealer in taken[holder]]
+            if len(shares) < this.plan.minimum:
+                break
             secret = restore(dict(shares[: this.plan.minimum]))
-            if secret is not None:
-                if is_finished and this.commitment(secret) == known.commitment:
-                    return secret
-                key = X25519PrivateKey.from_private_bytes(secret).public_key()
-                if not is_finished and key.public_bytes_raw() == known.mask_key:
-                    return secret
-            shares.append(shares.pop(0))
+            if secret is not None and (
+                this.commitment(secret) == known.commitment
+                if is_finished
+                else X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw() == known.mask_key
+            ):
+                return secret
+            holders.append(holders.pop(0))
         raise RoundRefused(
             f"round {this.round_id!r}: a secret of {this.roster.names[dealer]!r} cannot be restored: it dealt false "
             "shares, or their holders sent others; start a new round"

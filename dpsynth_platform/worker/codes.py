@@ -55,6 +55,7 @@ _STATUS = {
     "purge": 73,
     "engine": 74,
     "publication": 75,
+    "round": 76,
 }
 _CODES = {status: code for code, status in _STATUS.items()}
 _MEANINGS = {

@@ -28,7 +28,7 @@ from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianCountsEvent, SkellamCountsEvent, SkellamSumsEvent
 
-PLAN = SumPlan(8, 5, 2, 3, 16, 1000 * 16, 64.0)
+PLAN = SumPlan(8, 6, 2, 3, 16, 1000 * 16, 64.0)
 
 
 class Counted:
@@ -56,7 +56,7 @@ def test_what_is_in_range_is_decoded_as_it_was(bits, values):
     sign=st.sampled_from([-1, 1]),
 )
 def test_all_at_their_bound_with_the_largest_noise_do_not_overflow(participants, bound, variance, length, sign):
-    plan = SumPlan(participants, 2, 1, length, 1, bound, variance)
+    plan = SumPlan(participants, participants, 1, length, 1, bound, variance)
     entry = encode(np.array([sign * bound], dtype=np.int64), plan.modulus_bits)
     total = encode(np.array([sign * (plan.noise_reach - 1)], dtype=np.int64), plan.modulus_bits)
     for _ in range(participants):
@@ -77,7 +77,9 @@ def test_the_largest_noise_is_a_bound_over_all_entries():
         {"participants": 1},
         {"minimum": 9},
         {"minimum": 1},
-        {"colluders": 5},
+        {"minimum": 5},
+        {"minimum": "6"},
+        {"colluders": 4},
         {"colluders": -1},
         {"length": 0},
         {"bound": 2**60},
@@ -94,6 +96,16 @@ def test_impossible_plans_are_refused(change):
     assert SumPlan.from_json(PLAN.to_json()) == PLAN
     with pytest.raises(AccountingError):
         SumPlan.from_json(PLAN.to_json() | change)
+
+
+@given(participants=st.integers(2, 40), minimum=st.integers(2, 40), colluders=st.integers(0, 40))
+def test_plans_of_which_two_sets_could_be_opened_are_refused(participants, minimum, colluders):
+    if minimum <= participants and 2 * minimum > participants + colluders:
+        plan = replace(PLAN, participants=participants, minimum=minimum, colluders=colluders)
+        assert plan.honest >= 1
+        return
+    with pytest.raises(AccountingError):
+        replace(PLAN, participants=participants, minimum=minimum, colluders=colluders)
 
 
 def test_vectors_beyond_the_plan_are_refused_without_their_values():
@@ -145,7 +157,7 @@ def test_vectors_of_a_person_in_two_silos_may_point_alike():
     assert isinstance(event, SkellamSumsEvent)
     moved = 2 * fixed_point(np.array([2.0, 0, 0]), 2, 16)
     assert 0.99 * event.sensitivity.l2 <= np.linalg.norm(moved) <= event.sensitivity.l2
-    assert event.variance == 3 * 64
+    assert event.variance == 4 * 64
     spread = 2 * fixed_point(np.full(3, 9.0), 2, 16)
     assert 0.9 * event.sensitivity.l1 <= spread.sum() <= event.sensitivity.l1
 
@@ -234,7 +246,7 @@ def test_other_variances_are_refused(variance):
 # Guarantees.
 
 
-@pytest.mark.parametrize(("minimum", "colluders"), [(8, 0), (5, 0), (5, 2), (3, 2)])
+@pytest.mark.parametrize(("minimum", "colluders"), [(8, 0), (5, 0), (6, 2), (7, 5)])
 def test_the_fewest_honest_shares_meet_the_guarantee_as_gaussian_noise_does(minimum, colluders):
     plan = plan_of_counts(
         participants=8,

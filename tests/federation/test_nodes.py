@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from federated_cases import NAMES, participant, plan_of, rows
+from federated_cases import COORDINATOR, KEYS, NAMES, participant, plan_of, rows
 
 from dpsynth_platform.federation import nodes as messages
 from dpsynth_platform.federation.nodes import Coordinator, Node
@@ -22,9 +21,7 @@ from dpsynth_platform.foundation.errors import (
     SpendRepeated,
 )
 
-KEYS = {name: Ed25519PrivateKey.generate() for name in NAMES}
 ROSTER = Roster({name: key.public_key() for name, key in KEYS.items()})
-COORDINATOR = Ed25519PrivateKey.generate()
 
 
 class Wires:
@@ -53,7 +50,7 @@ def nodes_of(directory, table=None, **changes):
     table = rows(2_000) if table is None else table
     parts = [table.take(np.arange(place, table.num_rows, len(NAMES))) for place in range(len(NAMES))]
     return {
-        name: Node(participant(directory, name, part, **changes), ROSTER, KEYS[name], COORDINATOR.public_key())
+        name: Node(participant(directory, name, part, **changes), KEYS[name])
         for name, part in zip(NAMES, parts, strict=True)
     }
 
@@ -218,7 +215,7 @@ def test_a_killed_node_has_dropped_out_and_its_entry_stays_spent(tmp_path):
     def change(name, kind, message):
         count.append(kind)
         if name == "west" and count.count("sum") == 4:  # a new process of this participant
-            nodes["west"] = Node(participant(tmp_path, "west"), ROSTER, KEYS["west"], COORDINATOR.public_key())
+            nodes["west"] = Node(participant(tmp_path, "west"), KEYS["west"])
         return message
 
     wires = Wires(nodes, change)

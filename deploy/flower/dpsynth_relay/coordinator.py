@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -25,9 +26,14 @@ def main(grid: Grid, context: Context) -> None:
             except EOFError:
                 return
             requests = {receive(stream).decode(): receive(stream) for _ in range(count)}
-            new = set(grid.get_node_ids()) - set(nodes.values())
-            for node, name in _ask(grid, dict.fromkeys(new, b""), timeout).items():
-                nodes.setdefault(name.decode(), node)
+            end_of_wait = time.monotonic() + (0 if nodes else timeout)  # nodes come up at different times
+            while True:
+                new = set(grid.get_node_ids()) - set(nodes.values())
+                for node, name in _ask(grid, dict.fromkeys(new, b""), timeout).items():
+                    nodes.setdefault(name.decode(), node)
+                if requests.keys() <= nodes.keys() or time.monotonic() > end_of_wait:
+                    break
+                time.sleep(1)
             names = {nodes[name]: name for name in requests if name in nodes}
             replies = _ask(grid, {node: requests[name] for node, name in names.items()}, timeout)
             send(end, len(replies).to_bytes(8, "big"))

@@ -17,8 +17,7 @@ def connect(place: str) -> tuple[socket.socket, BinaryIO]:
 
 def send(end: socket.socket, body: bytes) -> None:
     """Sends one frame."""
-    end.sendall(len(body).to_bytes(8, "big"))
-    end.sendall(body)
+    end.sendall(len(body).to_bytes(8, "big") + body)
 
 
 def receive(stream: BinaryIO) -> bytes:

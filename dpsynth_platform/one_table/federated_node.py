@@ -1,0 +1,217 @@
+"""A participant's node in federated runs: its directory, its rows, and the process that answers the coordinator.
+
+What belongs here: reading and bounding the own table once, approvals, and the node's directory. What does not: what is
+approved, paid and computed (`federation.participants`), messages (`federation.nodes`) and the network.
+
+    DIR/keys/                      the participant's key
+    DIR/restricted/ledger/         its budget
+    DIR/restricted/work-<random>/  its bounded rows, while the node is up
+    DIR/plans/<digest>.json        a plan that waits for a person, or was approved
+    DIR/plans/<digest>.approved    who approved it, and the run that it was then used for
+    DIR/node.sock                  where a relay brings messages
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsynth_platform.federation.marginals import MarginalsPlan
+from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES, Node
+from dpsynth_platform.federation.participants import Participant, Policy
+from dpsynth_platform.federation.relays import serve
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused, NotFound
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.settings import embedded_ledger
+from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.one_table.federated_keys import federation_key
+from dpsynth_platform.one_table.place import held
+from dpsynth_platform.one_table.rows import bounded_rows
+from dpsynth_platform.one_table.task import Options, task_of
+from dpsynth_platform.one_table.witnesses import intact_ledger, note_head
+from dpsynth_platform.synth.tabular.attributes import planned_domain
+
+SOCKET = "node.sock"
+_PREFIX = re.compile(r"[0-9a-f]{8,64}")
+
+
+@dataclass(frozen=True)
+class Approvals:
+    """The plans that a person has to approve, in a node's directory. One approval is for one run."""
+
+    root: Path
+
+    @property
+    def _plans(self) -> Path:
+        return self.root / "plans"
+
+    def check(self, run_id: str, plan: MarginalsPlan) -> None:
+        """Keeps the plan, and raises `GrantRefused` unless it is approved for this run."""
+        private_directory(self._plans)
+        kept, approved = (self._plans / f"{plan.digest}.{suffix}" for suffix in ("json", "approved"))
+        if not kept.exists():
+            write_durably(kept, plan.to_json())
+        how = f"dpsynth node approve {self.root} {plan.digest[:12]} --by NAME"
+        if not approved.exists():
+            raise GrantRefused(f"run {run_id}: plan {plan.digest[:12]} waits for a person: {how}")
+        found = json.loads(approved.read_text(encoding="utf-8"))
+        if found["run"] not in (None, run_id):
+            raise GrantRefused(f"run {run_id}: the approval was for run {found['run']}; approve it again: {how}")
+        if found["run"] is None:
+            write_durably(approved, json.dumps(found | {"run": run_id}))
+
+    def waiting(self) -> list[MarginalsPlan]:
+        """The plans without an approval that a run can still use."""
+        found = []
+        for kept in sorted(self._plans.glob("*.json")):
+            approved = kept.with_suffix(".approved")
+            if not approved.exists():
+                found.append(MarginalsPlan.from_json(kept.read_text(encoding="utf-8")))
+        return found
+
+    def find(self, digest: str) -> MarginalsPlan:
+        """The kept plan whose digest begins like this. Raises `NotFound`, also if several do."""
+        kept = list(self._plans.glob(f"{digest}*.json")) if _PREFIX.fullmatch(digest) else []
+        if len(kept) != 1:
+            raise NotFound(
+                f"{len(kept)} plans in {self._plans} begin with {digest!r}; accepted: 8 or more digits of one"
+            )
+        return MarginalsPlan.from_json(kept[0].read_text(encoding="utf-8"))
+
+    def approve(self, plan: MarginalsPlan, by: str) -> None:
+        """Notes that a person approves one run of the plan."""
+        if not by.strip() or not by.isprintable():
+            raise ContractError(f"--by {by!r}; accepted: a person's name")
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        with private_files():
+            write_durably(self._plans / f"{plan.digest}.approved", json.dumps({"by": by, "at": at, "run": None}))
+
+
+def node_up(
+    root: Path,
+    table: Path,
+    policy: Policy,
+    schema: Path | Mapping[str, Any],
+    *,
+    owners: str | None = None,
+    dialect: Mapping[str, Any] | None = None,
+    socket: Path | None = None,
+    report: Callable[[str], None],
+    goes_on: Callable[[], bool] = lambda: True,
+    progress: Progress = silent,
+) -> None:
+    """Bounds the table's rows, and answers the coordinator as long as `goes_on()`. One process for each directory.
+
+    Args:
+        schema: a file with `columns:` as in a contract, or a mapping like one; the same at all participants.
+        owners: the column that names the owner of each row; None: each row is its own unit.
+        dialect: of a CSV file, by the names of `Options`.
+        socket: where a relay brings messages; by default in `root`.
+        report: called with a line on each thing that was done or refused.
+
+    Raises:
+        ContractError: owners and policy do not fit, or a declaration is missing.
+        SourceError: the table cannot be read as declared.
+        ConfigurationError: the directory or the socket cannot be used, or the policy has another key of this node.
+        LedgerError: the ledger is missing, outdated, or was edited.
+    """
+    if (owners is None) != (policy.family.unit == "example"):
+        raise ContractError(
+            f"the policy's unit is {policy.family.unit!r}; accepted: --owners for one person's records together, and "
+            "none where each row is a unit (example)"
+        )
+    cap = policy.run_cap
+    options = Options(
+        epsilon=cap.epsilon,  # the guarantee is a plan's; this one has no effect on what is read and kept
+        delta=cap.delta,
+        accept_weak_guarantee="the largest that the policy allows" if cap.epsilon > 10 else None,
+        method="independent",
+        schema=schema,
+        owners=owners,
+        contributions=None if owners is None else policy.max_contributions,
+        **(dialect or {}),
+    )
+    with private_files(), held(root) as place:
+
+        def up() -> None:
+            task = task_of(table, options)
+            identity, approvals = federation_key(root), Approvals(root)
+            ledger = intact_ledger(place, place.ledger)
+            with place.work() as work:
+                bounded, _ = bounded_rows(task, place.vault, work, progress)
+                node = Node(
+                    Participant(policy, ledger, bounded, planned_domain(task.contract)),
+                    identity,
+                    approvals.check if policy.approval == "person" else lambda run_id, plan: None,
+                    report,
+                )
+
+                known = ledger.head()
+
+                def answer(message: bytes) -> bytes:
+                    nonlocal known
+                    try:
+                        return place.guarded(lambda: node.answer(message))
+                    finally:
+                        if (last := ledger.head()) != known:
+                            note_head(place.ledger, ledger)
+                            known = last
+
+                report(f"{policy.name} is up: {socket or root / SOCKET}")
+                serve(socket or root / SOCKET, policy.name, answer, MOST_PLAN_BYTES, goes_on, report)
+
+        place.guarded(up)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a node's directory says, also while the node is up.
+
+    Attributes:
+        cap, left: epsilon of the ledger's account at its delta; None before its first run.
+        entries: of its ledger, newest last.
+        waiting: plans that no person has approved.
+    """
+
+    public_key: str
+    cap: float | None
+    left: float | None
+    entries: list[Entry]
+    waiting: list[MarginalsPlan]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "public_key": self.public_key,
+            "cap_epsilon": self.cap,
+            "left_epsilon": self.left,
+            "runs": [
+                {"entry": entry.entry_id, "state": entry.state, "plan": entry.request.plan_digest}
+                | {"epsilon": entry.request.guarantee.epsilon, "delta": entry.request.guarantee.delta}
+                for entry in self.entries
+            ],
+            "waiting": [plan.digest for plan in self.waiting],
+        }
+
+
+def node_status(root: Path) -> Status:
+    """Reads a node's directory. Raises `NotFound` if it is none."""
+    if not (root / "keys").is_dir():
+        raise NotFound(f"{root} is no node's directory; accepted: one that `dpsynth node key` has made")
+    directory, account = root / "restricted" / "ledger", None
+    entries: list[Entry] = []
+    left: float | None = None
+    if directory.is_dir():
+        ledger = Ledger(embedded_ledger(directory.resolve()))
+        account, entries = next(iter(ledger.accounts()), None), list(ledger.entries())
+        if account is not None:
+            left = ledger.left(account.family, account.delta)
+    key = federation_key(root).public_key().public_bytes_raw().hex()
+    return Status(key, None if account is None else account.epsilon, left, entries, Approvals(root).waiting())

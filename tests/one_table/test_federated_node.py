@@ -1,0 +1,196 @@
+"""A participant's node: its directory, its rows, approvals and status, with messages over its real socket."""
+
+import json
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
+from federated_cases import COLUMNS, NAMES, plan_of, policy_document, rows
+
+from dpsynth_platform.federation.marginals import MarginalsPlan
+from dpsynth_platform.federation.nodes import Coordinator
+from dpsynth_platform.federation.participants import Policy
+from dpsynth_platform.federation.rounds import Roster
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused, LedgerError, NotFound
+from dpsynth_platform.one_table.federated_keys import federation_key
+from dpsynth_platform.one_table.federated_node import Approvals, node_status, node_up
+
+
+@pytest.fixture
+def place():
+    """A short path: a socket's has at most 107 bytes."""
+    made = Path(tempfile.mkdtemp(prefix="fn-"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def public(directory):
+    return federation_key(directory).public_key().public_bytes_raw().hex()
+
+
+def policy(place, name, **changes):
+    keys = {each: public(place / each) for each in NAMES}
+    document = policy_document(name, participants=keys) | {"coordinator": public(place / "coordinator")} | changes
+    return Policy.model_validate(document)
+
+
+SCHEMA_FILE = {"columns": COLUMNS}
+
+
+class Sockets:
+    """A link that connects to each node's socket by itself."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def ask(self, requests):
+        return {name: reply for name, body in requests.items() if (reply := self.one(name, body)) is not None}
+
+    def one(self, name, body):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.settimeout(60)
+            if end.connect_ex(str(self.place / name / "node.sock")):
+                return None
+            end.sendall(len(body).to_bytes(8, "big") + body)
+            got = end.makefile("rb").read()
+        return got[8:] if got else None
+
+
+@contextmanager
+def up(place, **policies):
+    """Nodes of all participants, each in a thread; their lines by name."""
+    table, lines, stop, threads = rows(2_000), {name: [] for name in NAMES}, threading.Event(), []
+    for index, name in enumerate(NAMES):
+        path, declared = place / f"{name}.parquet", policy(place, name, **policies.get(name, {}))
+        pq.write_table(table.take(np.arange(index, table.num_rows, len(NAMES))), path)
+        given = {"owners": "person", "report": lines[name].append, "goes_on": lambda: not stop.is_set()}
+        thread = threading.Thread(target=node_up, args=(place / name, path, declared, SCHEMA_FILE), kwargs=given)
+        thread.start()
+        threads.append(thread)
+        end = time.monotonic() + 120
+        while not (place / name / "node.sock").exists():  # one after the other, as processes of their own would be
+            assert time.monotonic() < end and thread.is_alive()
+            time.sleep(0.05)
+    try:
+        yield lines
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def coordinator(place):
+    roster = Roster.from_texts({name: public(place / name) for name in NAMES})
+    return Coordinator(roster, federation_key(place / "coordinator"), Sockets(place))
+
+
+def test_a_run_that_persons_approve_and_that_is_approved_once(place):
+    plan, person = plan_of("independent"), {"approval": "person"}
+    with up(place, north=person, west=person) as lines:
+        with pytest.raises(LedgerError, match="2 participants have reserved"):
+            coordinator(place).run("first", plan, place / "none")
+        assert [each.digest for each in node_status(place / "north").waiting] == [plan.digest]
+        assert node_status(place / "north").entries == [] and node_status(place / "east").cap is not None
+        for name in ("north", "west"):
+            approvals = Approvals(place / name)
+            approvals.approve(approvals.find(plan.digest[:8]), "a reviewer")
+        made = coordinator(place).run("second", plan, place / "model")
+        assert set(made.participants) == set(NAMES)
+        with pytest.raises(LedgerError, match="2 participants have reserved"):
+            coordinator(place).run("third", plan, place / "other")
+    assert any("the approval was for run second" in line for line in lines["north"])
+    assert not list(place.glob("*/node.sock")) and not list(place.glob("*/restricted/work-*"))
+    status = node_status(place / "east").to_json()
+    assert [run["state"] for run in status["runs"]] == ["void", "spent", "void"]
+    assert status["cap_epsilon"] == 5.0 and status["left_epsilon"] < 5.0
+
+
+def test_columns_that_are_declared_otherwise_here_are_refused_before_they_cost(place):
+    others = COLUMNS | {"age": {"type": "integer", "min": 0, "max": 99}}
+    with up(place) as lines, pytest.raises(LedgerError, match="0 participants have reserved"):
+        coordinator(place).run("first", plan_of("independent", columns=others), place / "model")
+    assert all("columns: age is declared otherwise here" in line for (_, line) in lines.values())
+    assert all(node_status(place / name).entries == [] for name in NAMES)
+
+
+def test_one_process_for_each_directory(place):
+    with up(place), pytest.raises(ConfigurationError, match="another run uses this directory"):
+        node_up(
+            place / "north", place / "north.parquet", policy(place, "north"), SCHEMA_FILE, owners="person", report=print
+        )
+
+
+def test_a_node_without_its_own_key_or_unit_does_not_come_up(place):
+    pq.write_table(rows(50), place / "rows.parquet")
+    keys = {name: public(place / name) for name in NAMES}
+    swapped = keys | {"north": keys["west"], "west": keys["north"]}
+    given = {"report": print, "goes_on": lambda: False}
+    with pytest.raises(ConfigurationError, match="another key of north"):
+        wrong = policy(place, "north", participants=swapped)
+        node_up(place / "north", place / "rows.parquet", wrong, SCHEMA_FILE, owners="person", **given)
+    with pytest.raises(ContractError, match="the policy's unit is 'user'; accepted: --owners"):
+        node_up(place / "north", place / "rows.parquet", policy(place, "north"), SCHEMA_FILE, **given)
+    assert not (place / "north" / "node.sock").exists()
+
+
+def test_a_ledger_that_was_taken_back_keeps_a_node_down(place):
+    with up(place):
+        coordinator(place).run("first", plan_of("independent"), place / "model")
+    ledger = place / "north" / "restricted" / "ledger"
+    for file in ledger.glob("*.db*"):
+        file.unlink()
+    with pytest.raises(LedgerError, match="does not know it"):
+        given = {"owners": "person", "report": print, "goes_on": lambda: False}
+        node_up(place / "north", place / "north.parquet", policy(place, "north"), SCHEMA_FILE, **given)
+
+
+def test_an_approval_is_of_a_kept_plan_by_a_person(place):
+    approvals, plan = Approvals(place), plan_of()
+    with pytest.raises(GrantRefused, match=r"run first: plan .* waits for a person: dpsynth node approve"):
+        approvals.check("first", plan)
+    assert approvals.waiting() == [plan]
+    for wrong in ("", "0" * 64, plan.digest[:7], "*" * 8):
+        with pytest.raises(NotFound, match="accepted: 8 or more digits"):
+            approvals.find(wrong)
+    with pytest.raises(ContractError, match="a person's name"):
+        approvals.approve(plan, " ")
+    approvals.approve(approvals.find(plan.digest), "a reviewer")
+    assert approvals.waiting() == []
+    approvals.check("first", plan)
+    approvals.check("first", plan)
+    with pytest.raises(GrantRefused, match="the approval was for run first"):
+        approvals.check("second", plan)
+    (noted,) = place.glob("plans/*.approved")
+    assert json.loads(noted.read_text())["by"] == "a reviewer"
+    assert MarginalsPlan.from_json((place / "plans" / f"{plan.digest}.json").read_text()) == plan
+
+
+def test_the_status_of_a_new_node_and_of_no_node(place):
+    with pytest.raises(NotFound, match="no node's directory"):
+        node_status(place / "none")
+    assert node_status_of_new(place) == {"cap_epsilon": None, "left_epsilon": None, "runs": [], "waiting": []}
+
+
+def node_status_of_new(place):
+    key = public(place / "new")
+    found = node_status(place / "new").to_json()
+    assert found.pop("public_key") == key
+    return found
+
+
+def test_a_policy_is_read_from_yaml(place):
+    document = policy(place, "north").model_dump(mode="json")
+    assert Policy.model_validate(yaml.safe_load(yaml.safe_dump(document))) == policy(place, "north")
+    with pytest.raises(ValueError, match="64 hexadecimal digits"):
+        policy(place, "north", coordinator="none")

@@ -12,12 +12,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from federated_cases import NAMES, plan_of, policy_document
-from test_nodes import COORDINATOR, KEYS, ROSTER, Wires, nodes_of, states
+from federated_cases import COORDINATOR, KEYS, NAMES, plan_of, policy_document, public
+from test_nodes import Wires, nodes_of, states
 from typer.testing import CliRunner
 
 from dpsynth_platform.cli.main import app
 from dpsynth_platform.federation.marginals import MarginalsPlan
+from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.foundation.errors import (
     ConfigurationError,
     ContractError,
@@ -32,6 +33,7 @@ from dpsynth_platform.one_table.federated_plan import protections_in_words, read
 from dpsynth_platform.one_table.federated_run import new_run_name, run_federated
 from dpsynth_platform.one_table.paying import Interrupted
 
+ROSTER = Roster({name: KEYS[name].public_key() for name in NAMES})
 SCHEMA = """
 columns:
   drink: {type: categorical, values: [tea, milk, beer]}
@@ -79,7 +81,7 @@ class Place(type(Path())):
 @pytest.fixture
 def place(tmp_path, monkeypatch, capfd):
     """A `Place` with the public files."""
-    keys = "".join(f"  {name}: {key.public_key().public_bytes_raw().hex()}\n" for name, key in KEYS.items())
+    keys = "".join(f"  {name}: {public(KEYS[name])}\n" for name in NAMES)
     (tmp_path / "columns.yaml").write_text(SCHEMA)
     (tmp_path / "keys.yaml").write_text(f"participants:\n{keys}")
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from typing import Any
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.foundation.markdown import cell
+from dpsynth_platform.one_table.assumed import empty_in_words
 from dpsynth_platform.one_table.federated_plan import (
     ProtectionInWords,
     plan_shown,
@@ -24,6 +25,8 @@ from dpsynth_platform.one_table.statement import assumptions_section, missing_se
 from dpsynth_platform.privacy.accounting import EpsilonResult, epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import HIDDEN, Assumption
+from dpsynth_platform.synth.tabular.domain import filled_in_words
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 _METHODS = {"pld": "privacy loss distributions", "renyi": "Renyi differential privacy"}
 NOT_COVERED = (
@@ -92,12 +95,20 @@ class FederatedStatement:
     def covered(self) -> list[str]:
         sealed = self.plan.sealed
         rounds = rounds_shown(self.plan)
+        release = ReleaseSchema.from_json(sealed.release)
+        filled, nullable = (
+            tuple(name for name in names if name in release.treatments)
+            for names in (self.plan.domain.filled, self.plan.domain.nullable)
+        )
+        empty = tuple(name for name, treatment in release.treatments.items() if treatment == "empty")
         tables = number_of(sum(item.tables for item in rounds), "table")
         return [
             f"Made by the method {sealed.method} for the dataset {sealed.dataset}: {tables} of counts in "
             f"{number_of(len(rounds), 'round')}, each with Skellam noise, opened as sums of all who finish alone.",
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             f"This table: {number_of(self.rows, 'synthetic row')}.",
+            *([filled_in_words(filled, nullable)] if filled else []),
+            *([empty_in_words(empty)] if empty else []),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -156,8 +167,9 @@ def assumptions_of(plan: MarginalsPlan) -> list[Assumption]:
     bound = number_of(terms.max_contributions, "record")
     return [
         Assumption(
-            f"At least {number_of(honest, 'participant')} of those that finish a round are honest: they draw their "
-            "shares of the Skellam noise as planned, and keep them to themselves.",
+            f"No more than {terms.colluders} of the participants are curious together, also with the coordinator. So at "
+            f"least {number_of(honest, 'participant')} of those that finish a round are honest: they keep to the "
+            "protocol, draw their shares of the Skellam noise as planned, and show them to no other.",
             "as declared",
             f"The plan counts the noise of {terms.minimum} finishing participants (minimum) without that of "
             f"{terms.colluders} (colluders). Each one draws its share by itself; no other can see whether it did.",

@@ -95,19 +95,15 @@ class FederatedStatement:
     def covered(self) -> list[str]:
         sealed = self.plan.sealed
         rounds = rounds_shown(self.plan)
-        release = ReleaseSchema.from_json(sealed.release)
-        filled, nullable = (
-            tuple(name for name in names if name in release.treatments)
-            for names in (self.plan.domain.filled, self.plan.domain.nullable)
-        )
-        empty = tuple(name for name, treatment in release.treatments.items() if treatment == "empty")
+        filled, treatments = self.plan.domain.filled, ReleaseSchema.from_json(sealed.release).treatments
+        empty = tuple(name for name, treatment in treatments.items() if treatment == "empty")
         tables = number_of(sum(item.tables for item in rounds), "table")
         return [
             f"Made by the method {sealed.method} for the dataset {sealed.dataset}: {tables} of counts in "
             f"{number_of(len(rounds), 'round')}, each with Skellam noise, opened as sums of all who finish alone.",
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             f"This table: {number_of(self.rows, 'synthetic row')}.",
-            *([filled_in_words(filled, nullable)] if filled else []),
+            *([filled_in_words(filled, self.plan.domain.nullable)] if filled else []),
             *([empty_in_words(empty)] if empty else []),
         ]
 
@@ -167,8 +163,8 @@ def assumptions_of(plan: MarginalsPlan) -> list[Assumption]:
     bound = number_of(terms.max_contributions, "record")
     return [
         Assumption(
-            f"No more than {terms.colluders} of the participants are curious together, also with the coordinator. So at "
-            f"least {number_of(honest, 'participant')} of those that finish a round are honest: they keep to the "
+            f"No more than {terms.colluders} of the participants are curious together, also with the coordinator. So "
+            f"at least {number_of(honest, 'participant')} of those that finish a round are honest: they keep to the "
             "protocol, draw their shares of the Skellam noise as planned, and show them to no other.",
             "as declared",
             f"The plan counts the noise of {terms.minimum} finishing participants (minimum) without that of "

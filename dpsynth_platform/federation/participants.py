@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field, model_validator
@@ -38,8 +38,6 @@ from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger, Opening
 
-Count = Annotated[int, Field(ge=1, le=MOST_PARTICIPANTS)]
-
 
 class Policy(Part):
     """What a participant takes part in, as its reviewers declare it in a file.
@@ -52,13 +50,13 @@ class Policy(Part):
     dataset: Name
     family: FamilyBudget
     run_cap: Cap
-    methods: list[Literal["independent", "mst"]] = Field(min_length=1)
+    methods: list[Literal["independent", "mst", "aim"]] = Field(min_length=1)
     columns: list[ColumnName] = Field(min_length=1, description="All that a run may read.")
     participants: list[FamilyName] = Field(min_length=2, description="All who may take part, itself among them.")
-    minimum: Count = Field(ge=2, description="The fewest finishing participants of a round.")
+    minimum: int = Field(ge=2, le=MOST_PARTICIPANTS, description="The fewest finishing participants of a round.")
     colluders: int = Field(0, ge=0, description="So many others' shares of noise must be counted as known, at least.")
     max_contributions: int = Field(ge=1, le=MOST_CONTRIBUTIONS, description="By which its own rows are bounded.")
-    silos: Count = Field(1, description="In so many participants' rows one person may be.")
+    silos: int = Field(1, ge=1, le=MOST_PARTICIPANTS, description="In so many participants' rows one person may be.")
     most_cells: int = Field(2**24, ge=1, description="Of all tables of a round.")
 
     @model_validator(mode="after")

@@ -308,7 +308,9 @@ class MarginalsPlan:
             tables = tuple(tuple(clique) for clique in cliques)
             groups = tuple(tuple(column) for column in cell_groups)
             valid = (
-                1 <= len(tables) == len(set(tables)) <= most
+                type(index) is int
+                and 1 <= len(tables) == len(set(tables)) <= most
+                and all(type(column) is int for table in tables for column in table)
                 and all(len(table) == ways and sorted(set(table)) == list(table) for table in tables)
                 and {column for table in tables for column in table} <= set(range(len(sizes)))
                 and [len(column) for column in groups] == list(sizes)

@@ -3,14 +3,17 @@
 What belongs here: what a participant approves, pays and computes. What does not: what a plan is (`marginals`), and the
 messages and masks under which vectors travel.
 
-    participant = Participant(load_policy(path), Ledger(url), bounded)
+    participant = Participant(load_policy(path), contract, Ledger(url), bounded)
     participant.reserve(run_id, plan)          # the plan's text; reserves the cost of all rounds
     run = participant.start(run_id, reserved)  # durably spent
     run.vector(round)                          # each round once
 
-A participant trusts no server. It recomputes the plan's event and cost, compares them with its policy, and its ledger
-has the last word on the total. What was started is spent, whatever becomes of the run. Only the process that started it
-has its `Run`, which counts rounds: after it is killed, this participant has dropped out, and no noise is drawn again.
+A participant trusts no server. It recomputes the plan's event and cost and compares them with its policy, and its ledger
+has the last word on the total. Columns have the cells of its own contract: for cells that a server makes up, a row might
+not be encoded, and the failure would show that there is one.
+
+What was started is spent, whatever becomes of the run. Only the process that started it has its `Run`, which counts
+rounds: after it is killed, this participant has dropped out, and no noise is drawn again.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, shown_value
+from dpsynth_platform.contracts.base import FamilyName, Part, shown_value
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import Cap, FamilyBudget
-from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.noise import sample_skellam
@@ -37,6 +40,7 @@ from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger, Opening
+from dpsynth_platform.synth.tabular.attributes import planned_domain
 
 
 class Policy(Part):
@@ -47,15 +51,12 @@ class Policy(Part):
     """
 
     name: FamilyName
-    dataset: Name
     family: FamilyBudget
     run_cap: Cap
     methods: list[Literal["independent", "mst", "aim"]] = Field(min_length=1)
-    columns: list[ColumnName] = Field(min_length=1, description="All that a run may read.")
     participants: list[FamilyName] = Field(min_length=2, description="All who may take part, itself among them.")
     minimum: int = Field(ge=2, le=MOST_PARTICIPANTS, description="The fewest finishing participants of a round.")
     colluders: int = Field(0, ge=0, description="So many others' shares of noise must be counted as known, at least.")
-    max_contributions: int = Field(ge=1, le=MOST_CONTRIBUTIONS, description="By which its own rows are bounded.")
     silos: int = Field(1, ge=1, le=MOST_PARTICIPANTS, description="In so many participants' rows one person may be.")
     most_cells: int = Field(2**24, ge=1, description="Of all tables of a round.")
 
@@ -67,11 +68,11 @@ class Policy(Part):
             raise ValueError(f"participants: without {self.name}; accepted: all names, the own one among them")
         return self
 
-    def faults(self, plan: MarginalsPlan) -> Iterator[str]:
-        """Why a plan is not what the policy allows, one line each; caps are not among them."""
+    def faults(self, plan: MarginalsPlan, contract: DataContract) -> Iterator[str]:
+        """Why a plan is not what policy and contract allow, one line each; caps are not among them."""
         terms, sealed, guarantee = plan.terms, plan.sealed, plan.guarantee
         for key, mine, theirs in (
-            ("dataset", self.dataset, sealed.dataset),
+            ("dataset", contract.dataset, sealed.dataset),
             ("family.unit", self.family.unit, guarantee.unit),
             ("family.adjacency", self.family.adjacency, guarantee.adjacency),
         ):
@@ -79,18 +80,21 @@ class Policy(Part):
                 yield f"{key}: {shown_value(theirs)}; accepted: {mine}"
         for key, mine_all, all_theirs in (
             ("methods", self.methods, [sealed.method]),
-            ("columns", self.columns, plan.domain.reads),
             ("participants", self.participants, terms.participants),
         ):
             if more := sorted(set(all_theirs) - set(mine_all)):
                 yield f"{key}: {visible(', '.join(more))}; accepted: {', '.join(mine_all)}"
+        declared = planned_domain(contract).to_json()
+        for place, column in enumerate(sealed.columns):
+            if column not in declared:
+                yield f"columns: {visible(plan.domain.names[place])}; accepted: columns as the contract declares them"
         if self.name not in terms.participants:
             yield f"participants: without {self.name}; accepted: plans that name it"
         for key, least in (
             ("minimum", self.minimum),
             ("colluders", self.colluders),
             ("silos", self.silos),
-            ("max_contributions", self.max_contributions),
+            ("max_contributions", contract.privacy.max_contributions),
         ):
             if (found := getattr(terms, key)) < least:
                 yield f"{key}: {found}; accepted: from {least}"
@@ -106,11 +110,13 @@ class Participant:
     """A participant with its rows.
 
     Attributes:
+        contract: its own, of the rows.
         ledger: its own.
-        bounded: its rows, a Delta table or one in memory, bounded to the policy's `max_contributions`. Sensitive.
+        bounded: its rows, a Delta table or one in memory, bounded to the contract's `max_contributions`. Sensitive.
     """
 
     policy: Policy
+    contract: DataContract = field(repr=False)
     ledger: Ledger
     bounded: Path | pa.Table = field(repr=False)
     _reserved: dict[str, tuple[MarginalsPlan, Entry]] = field(default_factory=dict, repr=False)
@@ -133,7 +139,7 @@ class Participant:
             LedgerError: the run's name is another plan's, or the account has other terms.
         """
         plan, policy = MarginalsPlan.from_json(text), self.policy
-        if faults := list(policy.faults(plan)):
+        if faults := list(policy.faults(plan, self.contract)):
             raise ContractError("\n".join(f"the policy of {policy.name} refuses the plan: {each}" for each in faults))
         asked, cap = plan.guarantee, policy.run_cap
         if asked.epsilon > cap.epsilon or asked.delta > cap.delta:
@@ -143,14 +149,17 @@ class Participant:
             )
         request = CostRequest.of(
             plan.event,
-            dataset=policy.dataset,
+            dataset=self.contract.dataset,
             period=None,
             guarantee=asked,
             plan_digest=plan.digest,
             runner=policy.name,
         )
-        opening = Opening(policy.family, (), f"federated {policy.dataset}", ())
-        family, key = policy.family.family, canonical_digest({"federated-run": run_id, "dataset": policy.dataset})
+        opening = Opening(policy.family, (), f"federated {self.contract.dataset}", ())
+        family, key = (
+            policy.family.family,
+            canonical_digest({"federated-run": run_id, "dataset": self.contract.dataset}),
+        )
         entry = self.ledger.reserve(family, key, request, None, "compose", opening=opening)
         if entry.state != "reserved":
             raise SpendRepeated(f"the run of ledger entry {entry.entry_id} is complete; accepted: another name")

@@ -64,22 +64,21 @@ def policy_document(name=NAMES[0], *, epsilon=5.0, **changes):
     cap = {"epsilon": epsilon, "delta": 1e-4}
     return {
         "name": name,
-        "dataset": "meals",
         "family": {"family": "guests", "unit": "user", "namespace": "person", "mode": "family", "cap": cap},
         "run_cap": {"epsilon": 3.0, "delta": 1e-5},
         "methods": ["independent", "mst", "aim"],
-        "columns": list(COLUMNS),
         "participants": list(NAMES),
         "minimum": 3,
         "colluders": 1,
-        "max_contributions": 1,
     } | changes
 
 
-def participant(directory, name=NAMES[0], table=None, **changes):
+def participant(directory, name=NAMES[0], table=None, own=None, **changes):
     url = f"sqlite:///{directory / name / 'ledger.db'}"
     document = policy_document(name, **changes)
-    return Participant(Policy.model_validate(document), Ledger(url), rows(10) if table is None else table)
+    return Participant(
+        Policy.model_validate(document), own or contract(), Ledger(url), rows(10) if table is None else table
+    )
 
 
 def started(plan, directory, table, run_id="run"):

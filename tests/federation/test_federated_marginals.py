@@ -242,6 +242,8 @@ def test_a_round_is_the_same_for_all_and_nothing_else_is_counted():
         (3, pairs, groups),
         (-1, pairs, groups),
         ("0", pairs, groups),
+        (True, pairs, groups),
+        (0, [(0.0,)], groups),
         (0, pairs[:4], groups),
         (0, [], groups),
         (0, [(0,), (0,)], groups),

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from federated_cases import COLUMNS, NAMES, participant, plain_sum, plan_of, policy_document, rows, started
+from federated_cases import COLUMNS, NAMES, contract, participant, plain_sum, plan_of, policy_document, rows, started
 
 from dpsynth_platform.federation import noise
 from dpsynth_platform.federation.coordinator import run_rounds
@@ -63,15 +63,15 @@ def test_a_policy_is_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"dataset": "drinks"}, "dataset"),
         ({"methods": ["independent"]}, "methods"),
-        ({"columns": list(COLUMNS)[1:]}, "columns: drink"),
+        ({"own": contract(columns=COLUMNS | {"age": {"type": "integer", "min": 0, "max": 8}})}, "columns: age"),
+        ({"own": contract(columns={name: COLUMNS[name] for name in ("food", "town")})}, "columns: drink"),
         ({"participants": ["east", "north", "south", "third"]}, "participants: west"),
         ({"participants": [*NAMES, "fifth"], "name": "fifth"}, "participants: without fifth"),
         ({"minimum": 4}, "minimum: 3"),
         ({"colluders": 2}, "colluders: 1"),
         ({"silos": 2}, "silos: 1"),
-        ({"max_contributions": 2}, "max_contributions: 1"),
+        ({"own": contract(max_contributions=2)}, "max_contributions: 1"),
         ({"family": policy_document()["family"] | {"unit": "example"}}, "family.unit"),
         ({"family": policy_document()["family"] | {"adjacency": "replace-one"}}, "family.adjacency"),
     ],

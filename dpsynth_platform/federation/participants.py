@@ -8,9 +8,9 @@ messages and masks under which vectors travel.
     run = participant.start(run_id, reserved)  # durably spent
     run.vector(round)                          # each round once
 
-A participant trusts no server. It recomputes the plan's event and cost and compares them with its policy, and its ledger
-has the last word on the total. Columns have the cells of its own contract: for cells that a server makes up, a row might
-not be encoded, and the failure would show that there is one.
+A participant trusts no server. It recomputes the plan's event and cost and compares them with its policy, and its
+ledger has the last word on the total. Columns have the cells of its own contract: for cells that a server makes up, a
+row might not be encoded, and the failure would show that there is one.
 
 What was started is spent, whatever becomes of the run. Only the process that started it has its `Run`, which counts
 rounds: after it is killed, this participant has dropped out, and no noise is drawn again.
@@ -34,7 +34,7 @@ from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.noise import sample_skellam
 from dpsynth_platform.federation.sums import MOST_PARTICIPANTS, SCALE, Whole, clip
-from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.digests import canonical_digest, canonical_json
 from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SpendRepeated
 from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.yaml_files import read_yaml
@@ -84,9 +84,9 @@ class Policy(Part):
         ):
             if more := sorted(set(all_theirs) - set(mine_all)):
                 yield f"{key}: {visible(', '.join(more))}; accepted: {', '.join(mine_all)}"
-        declared = planned_domain(contract).to_json()
+        declared = {canonical_json(column) for column in planned_domain(contract).to_json()}
         for place, column in enumerate(sealed.columns):
-            if column not in declared:
+            if canonical_json(column) not in declared:
                 yield f"columns: {visible(plan.domain.names[place])}; accepted: columns as the contract declares them"
         if self.name not in terms.participants:
             yield f"participants: without {self.name}; accepted: plans that name it"

@@ -33,6 +33,8 @@ def run_rounds(plan: MarginalsPlan, directory: Path, open_sum: OpenSum, progress
     measured: list[tuple[NoisyCounts, ...]] = []
     with MeasurementLog.create(directory, plan.digest) as log:
         while (asked := plan.next_round(measured)) is not None:
+            if asked.index > 1:
+                plan.record_choice(log, measured[-1], asked.cliques)
             opened, finished = open_sum(asked)
             names = set(finished)
             if len(names) < plan.terms.minimum or not names <= set(plan.terms.participants):

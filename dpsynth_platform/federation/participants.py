@@ -33,7 +33,7 @@ from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.marginals import MarginalsPlan, Round
 from dpsynth_platform.federation.rounds import Roster, public_key
 from dpsynth_platform.federation.sums import MOST_PARTICIPANTS, SCALE, Whole, clip
-from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.digests import canonical_digest, canonical_json
 from dpsynth_platform.foundation.errors import (
     BudgetExceeded,
     ConfigurationError,
@@ -61,7 +61,7 @@ class Policy(Part):
     dataset: Name
     family: FamilyBudget
     run_cap: Cap
-    methods: list[Literal["independent", "mst"]] = Field(min_length=1)
+    methods: list[Literal["independent", "mst", "aim"]] = Field(min_length=1)
     columns: list[ColumnName] = Field(min_length=1, description="All that a run may read.")
     participants: dict[FamilyName, str] = Field(
         min_length=2, description="The public keys of all who may take part, itself among them; 64 hexadecimal digits."
@@ -138,7 +138,8 @@ class Participant:
         ledger: its own.
         bounded: its rows, a Delta table or one in memory, bounded to the policy's `max_contributions`. Sensitive.
         domain: the columns as this participant declares them. A plan that counts them otherwise is refused before it
-            costs anything.
+            costs anything: for cells that a server makes up, a row might not be encoded, and the failure would show
+            that there is one.
     """
 
     policy: Policy
@@ -156,13 +157,13 @@ class Participant:
             AccountingError, GrantRefused: as `MarginalsPlan.from_json`.
         """
         plan, policy = MarginalsPlan.from_json(text), self.policy
-        declared = {column.name: column for column in self.domain}
+        declared = {canonical_json(column) for column in self.domain.to_json()}
         faults = list(policy.faults(plan))
         faults += [
             f"columns: {visible(column.name)} is declared otherwise here, or not at all; accepted: the same type, "
             "values and range at all participants"
-            for column in plan.domain
-            if declared.get(column.name) != column
+            for column, sealed in zip(plan.domain, plan.sealed.columns, strict=True)
+            if canonical_json(sealed) not in declared
         ]
         if faults:
             raise ContractError("\n".join(f"the policy of {policy.name} refuses the plan: {each}" for each in faults))

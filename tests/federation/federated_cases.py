@@ -78,7 +78,7 @@ def policy_document(name=NAMES[0], *, epsilon=5.0, **changes):
         "dataset": "meals",
         "family": {"family": "guests", "unit": "user", "namespace": "person", "mode": "family", "cap": cap},
         "run_cap": {"epsilon": 3.0, "delta": 1e-5},
-        "methods": ["independent", "mst"],
+        "methods": ["independent", "mst", "aim"],
         "columns": list(COLUMNS),
         "participants": {each: public(KEYS[each]) for each in NAMES},
         "coordinator": public(COORDINATOR),

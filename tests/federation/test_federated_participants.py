@@ -68,7 +68,7 @@ def test_a_policy_is_a_file(tmp_path):
         ({"name": "other"}, "without other"),
         ({"family": policy_document()["family"] | {"mode": "per-owner"}}, "per-owner"),
         ({"minimum": 1}, "minimum"),
-        ({"methods": ["aim"]}, "methods"),
+        ({"methods": ["gem"]}, "methods"),
         ({"more": 1}, "more"),
     ):
         path.write_text(yaml.safe_dump(policy_document() | wrong))

@@ -290,6 +290,16 @@ def test_who_agrees_on_the_digest_accounts_for_the_same_event():
         replace(PLAN, norm=1, adjacency="fixed-graph")
 
 
+def test_several_tables_in_one_vector_cost_as_much_as_a_sum_of_each():
+    plan = replace(PLAN, tables=3)
+    apart = dp_event.ComposedDpEvent([PLAN.event] * 3)
+    assert plan.digest != PLAN.digest and plan.modulus_bits == PLAN.modulus_bits
+    assert epsilon(plan.event, 1e-6) == epsilon(apart, 1e-6)
+    for wrong in ({"tables": 4}, {"tables": 0}, {"tables": 2, "norm": 1}):
+        with pytest.raises(AccountingError, match="tables"):
+            replace(PLAN, **wrong)
+
+
 def test_a_whole_sum_is_the_counts_with_noise(monkeypatch):
     stream = Counted()
     monkeypatch.setattr(noise, "SecureStream", lambda: stream)

@@ -106,15 +106,18 @@ class Topics(Part):
     )
     count: Literal["auto", 16, 32, 64, 128, 256, 512] = Field(
         default="auto",
-        description="How many topics; `auto`: as many as keep the average count at three times its noise.",
+        description=(
+            "How many topics; `auto`: as many as keep the average count at three times its noise, and with "
+            "`dp_inference` as there are contexts."
+        ),
     )
     noise: float = Field(
         default=10.0,
         gt=0,
         le=1e6,
         description=(
-            "Noise of the counts of topics and modelled columns, as a multiple of their sensitivity; the training has "
-            "the rest of the budget."
+            "Noise of the counts of topics and modelled columns, as a multiple of their sensitivity; training or "
+            "tokens have the rest of the budget."
         ),
     )
 
@@ -416,10 +419,12 @@ class TextGeneration(Part):
         lt=1,
         description=(
             "Part of epsilon for the modelled columns; the text has the rest, or all where no column is modelled. "
-            "`ctcl` uses topics.noise instead."
+            "With `topics`, topics.noise decides instead."
         ),
     )
-    topics: Topics | None = Field(default=None, description="For `ctcl`.")
+    topics: Topics | None = Field(
+        default=None, description="For `ctcl`, and for contexts of one topic with `dp_inference`."
+    )
     inference: Inference | None = Field(default=None, description="For `dp_inference`.")
     evolution: Evolution | None = Field(default=None, description="For `aug_pe`.")
     resample: Resample | None = Field(

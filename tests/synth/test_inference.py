@@ -14,6 +14,7 @@ import pytest
 import torch
 from inference_cases import ABOUT, SENTENCES, reader
 from text_cases import (
+    TOPICS,
     bounded_table,
     fitted,
     letters_contract,
@@ -22,6 +23,7 @@ from text_cases import (
     tiny_gpt2,
     tiny_llama,
     tiny_tokenizer,
+    two_topics,
 )
 from transformers import AddedToken, AutoTokenizer
 
@@ -52,6 +54,8 @@ from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
 from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.sampling import read_texts
+from dpsynth_platform.synth.text.sealing import topics_of
+from dpsynth_platform.synth.text.topic_sorting import as_learned
 
 GENERATOR = generator("dp_inference")
 SOURCE = pa.schema([("letter", pa.int64()), ("reader", pa.int64()), ("topic", pa.string()), ("body", pa.string())])
@@ -178,6 +182,69 @@ def test_a_model_that_sees_too_few_tokens_is_refused(tmp_path):
     short = save_model(tmp_path / "short", tiny_llama(positions=64))
     with pytest.raises(ConfigurationError, match="the model sees 64 tokens, texts have"):
         planned(short)
+
+
+# Contexts of one topic.
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory):
+    return two_topics(tmp_path_factory.mktemp("topics") / "topics.safetensors", list(TEXTS.values()))
+
+
+def by_topics(topics, **more):
+    return {"max_tokens": 64, "topics": {"model": str(topics), "public": "made of two sentences", "count": 16, **more}}
+
+
+def test_topics_and_tokens_cost_together_what_is_asked_for(base, topics):
+    plan = planned(base, rows="auto", text=by_topics(topics, noise=2.0))
+    parameters = InferenceParameters.of(plan)
+    assert 7.5 < epsilon(event_from_json(plan.event), 1e-4).epsilon <= 8.0
+    assert parameters.layout.conditions[0] == Condition("keywords", (*TOPICS, "unclassified"))
+    assert "one of 16 public topics" in GENERATOR.describe(plan)["training_in_words"]
+    assert "public topics" in statement.words_of(plan.method, plan.event).counts
+    # Topics do not change what tokens cost.
+    plain = InferenceParameters.of(planned(base, rows=12)).inference
+    assert InferenceParameters.of(planned(base, rows=12, text=by_topics(topics))).inference == plain
+    GENERATOR.check(plan)
+
+
+@pytest.mark.parametrize(("batch_size", "level"), [(100, 16), (25, 32), (10, 64)])
+def test_there_are_no_more_topics_than_contexts(base, batch_size, level):
+    """Of 900 owners with two records each, noise alone would leave 128 topics."""
+    text = {"topics": {"noise": 2.0}}
+    contract = contract_for(base, batch_size=batch_size, expected_units=900, text=text)
+    assert topics_of(contract, Guarantee.target(contract)).level == level
+
+
+def test_records_of_a_context_have_its_topic(base, topics, bounded, tmp_path, monkeypatch):
+    """Sentences about teams and parcels, under both labels: topics follow from texts alone."""
+    monkeypatch.setattr("dpsynth_platform.synth.tabular.drawing.sample_rounded_gaussian", lambda counts, sigma: counts)
+    seen, written = [], Writer.texts
+    monkeypatch.setattr(Writer, "texts", lambda *of: seen.append(of[1:3]) or written(*of))
+    columns = {"topic": ["sport"] * 200, "body": [TEXTS[("sport", "trade")[at % 4 == 0]] for at in range(200)]}
+    table = bounded_table(tmp_path / "table", columns)
+    plan, model = planned(base, text=by_topics(topics) | CHOSEN), tmp_path / "model"
+    fitted(plan, table, model)
+    ((contexts, owners),) = seen
+    assert Counter(label[0] for label in contexts.labels) == {"team": 3, "parcel": 1}
+    about = {"team": {TEXTS["sport"]}, "parcel": {TEXTS["trade"]}}
+    for label, context in zip(contexts.labels, owners, strict=True):
+        assert {body.strip() for own in context.values() for body in own} == about[label[0]]
+    assert not list(tmp_path.glob("*-topics*"))
+    assert "keywords" not in GENERATOR.draw(model, 3).table().schema.names
+    learned = as_learned(plan, pa.table({"topic": ["sport"], "body": [TEXTS["trade"]]}))
+    assert learned.to_pylist()[0]["keywords"] == "parcel"
+
+
+def test_a_topic_model_that_is_not_the_plan_s_is_refused_before_the_data_are_read(base, topics, bounded, tmp_path):
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(topics.read_bytes())
+    plan = planned(base, text=by_topics(own))
+    two_topics(own, list(TEXTS.values())[::-1])
+    with pytest.raises(ConfigurationError, match="is not the file of the plan"):
+        fitted(plan, bounded, tmp_path / "model")
+    assert unread.is_unread(tmp_path / "model")
 
 
 # Prompts, and rows by themselves.

@@ -3,8 +3,10 @@
 What belongs here: how the guarantee is divided, the plan's parts and its event. What does not: what a token costs
 (`inference_plan`), running any of it (`inference`).
 
-Noisy counts of the columns take `generate.text.columns_share` and give the number of contexts of each label. Tokens get
-the rest: as many as the composition has room for.
+Noisy counts of the columns take `generate.text.columns_share` and give the number of contexts of each label. With
+`generate.text.topics`, a record's public topic is one more of these columns, so that a context has records of one topic
+(Amin et al. 2025 form such batches), and counts have the noise `topics.noise` instead. Tokens get the rest: as many as
+the composition has room for.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from dpsynth_platform.synth.text.sealing import (
     layout_of,
     memory_bytes,
     resampling_of,
+    topics_of,
     whole_event,
 )
 
@@ -63,7 +66,8 @@ class InferenceParameters(PlanParameters):
             raise ContractError(
                 f"{contract.dataset}: generate: no text is written; accepted: a text column, and inference"
             )
-        columns, chosen = columns_plan(inputs), resampling_of(contract, guarantee)
+        topics = topics_of(contract, guarantee)
+        columns, chosen = columns_plan(inputs, topics), resampling_of(contract, guarantee)
         inference = InferencePlan.calibrated(
             guarantee,
             generate.text.inference,
@@ -76,12 +80,13 @@ class InferenceParameters(PlanParameters):
         return cls(
             columns=columns,
             inference=inference,
-            layout=layout_of(contract),
+            layout=layout_of(contract, topics),
             about=about_of(contract),
             base_model=base.declared,
             base_digest=base.digest,
             memory_bytes=memory_bytes(base, full=False) + records * row_bytes,
             resampling=chosen,
+            topics=topics,
         )
 
     @property

@@ -135,9 +135,11 @@ class Inference(Part):
 
     about: str | None = Field(
         default=None,
-        min_length=3,
         max_length=500,
-        description="What the texts are, in public words that begin each prompt; by default the description.",
+        description=(
+            "What the texts are, in public words that begin each prompt; by default the description, and with an empty "
+            "text no words."
+        ),
     )
     batch_size: int = Field(
         default=100,
@@ -155,6 +157,14 @@ class Inference(Part):
         description=(
             "Records of an owner that a context reads at most; of more, a fresh key chooses. What the model says by "
             "them is averaged and clipped as one, so that more cost time and no privacy."
+        ),
+    )
+    in_series: bool = Field(
+        default=False,
+        exclude_if=lambda in_series: not in_series,
+        description=(
+            "Whether an owner's records are in one prompt, one after the other, instead of each in a prompt of its "
+            "own. Costs no privacy, and less time."
         ),
     )
     document_tokens: int = Field(
@@ -179,6 +189,12 @@ class Inference(Part):
             "clipping norm of them. Costs nothing; for clip `difference`."
         ),
     )
+
+    @model_validator(mode="after")
+    def _several_in_series(self) -> Inference:
+        if self.in_series and self.records_per_owner == 1:
+            raise ValueError("in_series: true with records_per_owner 1; accepted: with 2 or more, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _near_public(self) -> Inference:

@@ -159,6 +159,7 @@ def test_a_plan_whose_parts_cost_something_else_is_refused(base):
         ({"text": {"temperature": 0.5}}, "the mechanism draws the texts"),
         ({"text": {"top_k": 5}}, "the mechanism draws the texts"),
         ({"text": {"chunks": 2}}, "the mechanism draws the texts"),
+        ({"in_series": True}, "in_series: true with records_per_owner 1"),
         ({"clip": "logits", "top_k": 5}, "accepted: none, or clip difference"),
         ({"clipping_norm": 0.0}, "clipping_norm"),
     ],
@@ -269,6 +270,60 @@ def test_a_record_is_between_two_prompts_and_cannot_break_out(encoder):
     assert max(len(tokens), len(longest)) <= prompts.longest
 
 
+def test_records_of_one_owner_follow_each_other_in_a_prompt(encoder):
+    prompts = Prompts(encoder, ABOUT, 3)
+    one, several = prompts.of_series(("sport",), [[" a"], [" a", " b", "x" * 10_000]])
+    assert one == prompts.of_records(("sport",), [" a"])[0]
+    text = encoder.text(several)
+    assert text.startswith(f"{encoder.text(one)} b\n\nAnother record:\n\ntopic: sport\nbody: x")
+    assert text.endswith("x\n\nAnother record:\n\ntopic: sport\nbody:")
+    assert Prompts(encoder, ABOUT).longest < len(several) <= prompts.longest
+    assert prompts.public(("sport",)) == Prompts(encoder, ABOUT).public(("sport",))
+
+
+def test_a_prompt_needs_no_words_about_the_texts(base, encoder):
+    assert encoder.text(Prompts(encoder, "").public(("sport",))) == "<s>One record:\n\ntopic: sport\nbody:"
+    assert InferenceParameters.of(planned(base, about="")).about == ""
+    assert contract_for(base, about="").mechanism_snapshot() != contract_for(base).mechanism_snapshot()
+
+
+SERIES = {"in_series": True, "records_per_owner": 2}
+
+
+def test_prompts_of_several_records_cost_the_same(base):
+    plain, plan = planned(base, records_per_owner=2), planned(base, **SERIES)
+    assert plan.event == plain.event
+    assert plan.digest != plain.digest
+    assert "in_series" not in plain.parameters["inference"]
+    parameters, before = InferenceParameters.of(plan), InferenceParameters.of(plain)
+    assert parameters.inference == replace(before.inference, in_series=True)
+    assert parameters.inference.prompts_kept == before.inference.prompts_kept / 2
+    GENERATOR.check(plan)
+    assert "in_series" not in str(contract_for(base).mechanism_snapshot())
+
+
+def test_an_owner_of_many_records_in_series_moves_a_score_as_one(encoder, monkeypatch):
+    """With and without an owner of a hundred records: the other owners' scores are the same, and theirs is clipped."""
+    plan = inference_plan(clipping_norm=0.1, batch_size=3, tokens=8, in_series=True, records_per_owner=3)
+    records = [(f"{number:032x}", ("sport",), f" the team was late {at}") for number in range(4) for at in range(3)]
+    many = [("f" * 32, ("sport",), f" zzz {number}") for number in range(100)]
+    contexts, seen = Contexts((("sport",),)), []
+    monkeypatch.setattr(inference_writing, "drawn", lambda scored, *_, **__: seen.append(scored.clone()) or 20)
+    writer = Writer(tiny_llama(positions=512), encoder, Prompts(encoder, ABOUT, 3), plan)
+    for there in (records, [*many, *records]):
+        writer.texts(contexts, placed(there, contexts, bytes(32), most=3))
+    moved = [other - one for one, other in zip(seen[:8], seen[8:], strict=True)]
+    assert 0.99 * PARTS < max(int(change.abs().max()) for change in moved) <= PARTS
+
+
+def test_a_run_with_records_in_series(base, bounded, tmp_path, monkeypatch):
+    seen, of_series = [], Prompts.of_series
+    monkeypatch.setattr(Prompts, "of_series", lambda self, given, own: seen.append(own) or of_series(self, given, own))
+    model = fitted(planned(base, **SERIES), bounded, tmp_path / "model")
+    assert GENERATOR.draw(model, 2).table().num_rows <= 2
+    assert {len(own) for context in seen for own in context} == {1, 2}
+
+
 def test_the_longest_prompt_is_found_part_by_part():
     values = tuple(f"{'long' * (number % 3)} value {number}" for number in range(40))
     few = TextLayout(("body",), tuple(Condition(name, values[:4]) for name in ("a", "bb")), max_tokens=64)
@@ -375,8 +430,8 @@ def test_a_context_of_far_more_records_than_are_expected_takes_no_more_memory(en
     writer = Writer(model, encoder, Prompts(encoder, ABOUT), plan)
     made.clear(), most.clear()
     writer.texts(Contexts((("sport",),)), [{f"{number:032x}": [f" {number}"] for number in range(200)}])
-    assert max(most) <= 1 + -(-plan.records_kept // writer._rows) + 1
-    assert plan.records_kept == 13
+    assert max(most) <= 1 + -(-plan.prompts_kept // writer._rows) + 1
+    assert plan.prompts_kept == 13
 
 
 def test_progress_tells_the_load_of_no_context_and_of_no_label(encoder, monkeypatch):

@@ -60,6 +60,7 @@ from dpsynth_platform.synth.text.generator import (
 )
 from dpsynth_platform.synth.text.inference_contexts import Contexts, placed
 from dpsynth_platform.synth.text.inference_model import Prompts
+from dpsynth_platform.synth.text.inference_plan import records_in_prompt
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters, about_of
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
 from dpsynth_platform.synth.text.layout import Encoder, TextLayout
@@ -99,8 +100,9 @@ class DpInference(TextGenerator[InferenceParameters]):
         base = trained.deployed(generate.base_model)
         refuse_decoder(base, f"method {self.method}")
         tokens = generate.text.inference.document_tokens
+        records = records_in_prompt(generate.text.inference, inputs.guarantee.max_contributions)
         layout = layout_of(contract, topics_of(contract, inputs.guarantee))
-        checked = _CheckedModel.prepared(base, layout, about_of(contract), tokens)
+        checked = _CheckedModel.prepared(base, layout, about_of(contract), tokens, records)
         if generate.text.resample is not None or generate.text.topics is not None:
             SentenceEncoder("cpu")  # topics and votes need it: after the payment it would be too late
         return InferenceParameters.calibrated(inputs, base, checked.row_bytes).parts(inputs)
@@ -223,9 +225,18 @@ class _CheckedModel:
 
     @classmethod
     def prepared(
-        cls, base: BaseModel, layout: TextLayout, about: str, document_tokens: int, device: str = "cpu"
+        cls,
+        base: BaseModel,
+        layout: TextLayout,
+        about: str,
+        document_tokens: int,
+        records: int = 1,
+        device: str = "cpu",
     ) -> _CheckedModel:
         """Loads and checks it.
+
+        Args:
+            records: the most of one prompt.
 
         Raises:
             ConfigurationError: it cannot be loaded, computes other numbers with kept keys and values, or sees fewer
@@ -234,7 +245,7 @@ class _CheckedModel:
         model, tokenizer = load(base)
         model = model.to(device, precision_of(torch.device(device)))
         encoder = Encoder(layout, tokenizer)
-        prompts = Prompts(encoder, about)
+        prompts = Prompts(encoder, about, records)
         tokens = sum(shape_of(prompts, document_tokens).values())
         check_rows(model, tokens)
         known = len(tokenizer)
@@ -271,16 +282,16 @@ def _in_words(parameters: InferenceParameters, delta: float) -> str:
 
 
 def _calls(parameters: InferenceParameters) -> int:
-    """About how many next tokens the model computes: one for each record of a context, and one without records."""
+    """About how many next tokens the model computes: one for each prompt of a context, and one without records."""
     drawn = parameters.inference
-    records = drawn.batch_size * min(drawn.records_per_owner, drawn.max_contributions)
-    return drawn.contexts * drawn.tokens * (1 + records)
+    return drawn.contexts * drawn.tokens * (1 + drawn.batch_size * drawn.prompts_per_owner)
 
 
 def _writer(parameters: InferenceParameters, base: BaseModel, device: str) -> tuple[Writer, Encoder]:
     """What writes a plan's documents, and its encoder. Raises as `_CheckedModel.prepared`."""
     drawn = parameters.inference
-    checked = _CheckedModel.prepared(base, parameters.layout, parameters.about, drawn.document_tokens, device)
+    tokens, records = drawn.document_tokens, records_in_prompt(drawn, drawn.max_contributions)
+    checked = _CheckedModel.prepared(base, parameters.layout, parameters.about, tokens, records, device)
     prompts, never, blank = checked.prompts, checked.never, checked.blank
     return Writer(checked.model, checked.encoder, prompts, drawn, never=never, blank=blank), checked.encoder
 

@@ -12,7 +12,7 @@ the composition has room for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ContractError
@@ -76,7 +76,7 @@ class InferenceParameters(PlanParameters):
             chosen=chosen,
             beside=lambda drawn: whole_event(columns, drawn, chosen, guarantee),
         )
-        records = inference.records_kept + 2 * MOST_ROWS  # those left over of a batch, and one that is read again
+        records = inference.prompts_kept + 2 * MOST_ROWS  # those left over of a batch, and one that is read again
         return cls(
             columns=columns,
             inference=inference,
@@ -88,6 +88,12 @@ class InferenceParameters(PlanParameters):
             resampling=chosen,
             topics=topics,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        whole = super().to_json()
+        if not self.inference.in_series:  # as in plans from before there was a choice
+            del whole["inference"]["in_series"]
+        return whole
 
     @property
     def neighbours(self) -> tuple[str, int]:

@@ -234,6 +234,8 @@ def test_records_of_a_context_have_its_topic(base, topics, bounded, tmp_path, mo
         assert {body.strip() for own in context.values() for body in own} == about[label[0]]
     assert not list(tmp_path.glob("*-topics*"))
     assert "keywords" not in GENERATOR.draw(model, 3).table().schema.names
+    prompts = Prompts(Encoder(InferenceParameters.of(plan).layout, tiny_tokenizer()), ABOUT)
+    assert prompts.public(("team", "sport")) == Prompts(Encoder(LAYOUT, tiny_tokenizer()), ABOUT).public(("sport",))
     learned = as_learned(plan, pa.table({"topic": ["sport"], "body": [TEXTS["trade"]]}))
     assert learned.to_pylist()[0]["keywords"] == "parcel"
 

@@ -17,10 +17,10 @@ Each record has its own prompt, which requests another record like it, below pub
     topic: Business
     text:
 
-Records of the same owner can follow each other in one prompt. Without a record, the prompt ends at the first `text:`. A
-record is read once: its keys and values are kept for every token of every document of the context. In a context with
-far more records than expected, the others are read again for every token, so that memory depends on public numbers
-only.
+A topic (`topic_sorting`) has no line: it decides the context alone. Records of the same owner can follow each other in
+one prompt. Without a record, the prompt ends at the first `text:`. A record is read once: its keys and values are kept
+for every token of every document of the context. In a context with far more records than expected, the others are read
+again for every token, so that memory depends on public numbers only.
 
 **A row's numbers depend on its own prompt and the tokens so far**, otherwise one owner more would change others by more
 than the accounting assumes. So all batches have one public shape: a fixed number of rows of one length and with one
@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN
 from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.synth.text.slots import Prompt, Slots
@@ -67,6 +68,9 @@ class Prompts:
     """
 
     def __init__(self, encoder: Encoder, about: str, most: int = 1) -> None:
+        conditions = encoder.layout.conditions
+        self._sorted = sum(condition.column == KEYWORDS_COLUMN for condition in conditions)  # the first, or none
+        encoder = encoder.without(self._sorted)
         self._encoder = encoder
         described = " ".join(about.split())[:_MOST_ABOUT]
         self._first, self._next = encoder.bodies([(described + _FIRST).lstrip("\n"), _NEXT])
@@ -75,7 +79,7 @@ class Prompts:
 
     def public(self, given: Given) -> list[int]:
         """The prompt without a record."""
-        start, *lines = self._encoder.prompt(given)
+        start, *lines = self._encoder.prompt(given[self._sorted :])
         return [start, *self._first, *lines]
 
     def of_records(self, given: Given, bodies: Sequence[str]) -> list[list[int]]:
@@ -84,7 +88,7 @@ class Prompts:
 
     def of_series(self, given: Given, series: Sequence[Sequence[str]]) -> list[list[int]]:
         """A prompt for each series of records of this label; bodies are cut off like examples of training."""
-        start, *lines = self._encoder.prompt(given)
+        start, *lines = self._encoder.prompt(given[self._sorted :])
         layout = self._encoder.layout
         room = layout.max_tokens - len(lines) - 1
         # Longer bodies are cut off before tokenizing.

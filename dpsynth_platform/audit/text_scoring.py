@@ -29,11 +29,12 @@ from dpsynth_platform.audit.shared_secrets import count_shared
 from dpsynth_platform.audit.tables.evidence import MOST_ROWS
 from dpsynth_platform.audit.texts.reconstruction import count_reconstructed, reconstruct
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import TOPIC_METHODS, TRAINED_METHODS
+from dpsynth_platform.contracts.methods import TRAINED_METHODS
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.counted import counts_columns
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.text.dp_finetune import as_learned, columns_model, log_likelihoods, model_with_rows
+from dpsynth_platform.synth.text.dp_finetune import columns_model, log_likelihoods, model_with_rows
+from dpsynth_platform.synth.text.topic_sorting import as_learned
 
 MOST_SORTED = 5_000
 """Synthetic rows for attacks on the columns where texts are sorted by topics: each has to be sorted first."""
@@ -118,6 +119,6 @@ def as_the_model_saw(plan: SealedPlan, canaries: CanarySet, synthetic: pa.Table)
 
     Where texts are sorted by topics, only the first `MOST_SORTED` synthetic rows.
     """
-    if plan.method not in TOPIC_METHODS:
+    if plan.parameters.get("topics") is None:
         return canaries, synthetic
     return CanarySet(as_learned(plan, canaries.table)), as_learned(plan, synthetic.slice(0, MOST_SORTED))

@@ -291,7 +291,7 @@ def synth_topics(
         typer.Option(help="Text file of public words and phrases, one a line; default: those of `universal`."),
     ] = None,
 ) -> None:
-    """Makes a topic model for method ctcl from public phrases. The budget does not cover what the model discloses."""
+    """Makes a topic model for `text.topics` from public phrases. The budget does not cover what the model discloses."""
     from dpsynth_platform.synth.text.topic_building import UNIVERSAL_MATERIAL, build_topics, read_phrases
     from dpsynth_platform.synth.text.topic_building import universal_phrases as universal
 

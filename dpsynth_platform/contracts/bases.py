@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.image_generation import Glyphs
-from dpsynth_platform.contracts.methods import EVOLVED_METHODS, TOPIC_METHODS
+from dpsynth_platform.contracts.methods import EVOLVED_METHODS
 from dpsynth_platform.contracts.text_generation import UNIVERSAL_TOPICS
 
 BaseKind = Literal["checkpoint", "endpoint", "pictures", "table", "lookup", "fonts", "encoder", "topics", "package"]
@@ -76,7 +76,7 @@ def _declared(generate: Generate) -> Iterator[PublicBase]:
     if text is not None:
         if text.topics is not None and text.topics.model != UNIVERSAL_TOPICS:
             yield PublicBase("topics", text.topics.model, text.topics.public)
-        if generate.method in (*EVOLVED_METHODS, *TOPIC_METHODS) or text.resample is not None:
+        if generate.method in EVOLVED_METHODS or text.topics is not None or text.resample is not None:
             yield PublicBase("package", SENTENCE_ENCODER, _PACKAGE)
         if text.pictures is not None:
             yield PublicBase("endpoint", text.pictures.endpoint.model, step="synthetic")

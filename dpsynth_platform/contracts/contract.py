@@ -452,4 +452,4 @@ class DataContract(Part):
 
     def public_words(self, part: Inference | Evolution) -> str:
         """What the texts are, for prompts: declared, or the contract's description."""
-        return part.about or self.description
+        return self.description if part.about is None else part.about

@@ -35,7 +35,6 @@ from dpsynth_platform.contracts.methods import (
     MIXTURE_NETWORK_METHODS,
     NETWORK_METHODS,
     TEXT_METHODS,
-    TOPIC_METHODS,
 )
 from dpsynth_platform.contracts.network_training import TableNetwork
 from dpsynth_platform.contracts.periods import CADENCES
@@ -369,7 +368,8 @@ class Parts:
                 f"audit.canary_rows: {', '.join(self.audit.canary_rows)}, but {none}: canaries are texts alone; "
                 "accepted: none"
             )
-        if self.generate is None or self.generate.method == "auto" or self.generate.method in TOPIC_METHODS:
+        text = None if self.generate is None else self.generate.text
+        if self.generate is None or self.generate.method == "auto" or (text and text.topics):
             return  # topics are counted, as a column is
         for gate in self.audit.gates or ():
             if gate in COLUMN_ATTACKS:
@@ -465,13 +465,13 @@ class Parts:
             yield from self._inference(generate.text, generate.text.inference, privacy)
         if generate.text.evolution is not None and generate.text.chunks > 1 and not generate.method_unresolved:
             yield f"generate.text.chunks: {generate.text.chunks} with method {generate.method!r}; accepted: 1"
-        if generate.training is None:
-            return
         if generate.text.topics is not None and KEYWORDS_COLUMN in self.columns:
             yield (
                 f"columns.{KEYWORDS_COLUMN}: with method {generate.method!r}, whose prompts use that name for topics; "
                 "accepted: another name"
             )
+        if generate.training is None:
+            return
         training = generate.training
         if training.sampled == "owners" and training.expected_records is not None:
             yield "generate.training.expected_records: with sampled 'owners'; accepted: none (expected_units is used)"

@@ -98,10 +98,10 @@ DENOISED_METHODS = ("image_diffusion", "image_finetune")
 """Methods that keep a diffusion model, whose loss on a picture an audit can attack."""
 BASE_MODEL_METHODS = (*TEXT_METHODS, *LANGUAGE_METHODS)
 """Methods that start from a checkpoint."""
-TOPIC_METHODS = ("ctcl",)
-"""Methods that sort texts by public topics first."""
-PARTS_OF_TEXT = {"topics": TOPIC_METHODS, "inference": INFERENCE_METHODS, "evolution": EVOLVED_METHODS}
-"""Keys of `generate.text` that these methods require and all others refuse."""
+TOPIC_METHODS = ("ctcl", *INFERENCE_METHODS)
+"""Methods that can sort texts by public topics first; `ctcl` always does."""
+PARTS_OF_TEXT = {"inference": INFERENCE_METHODS, "evolution": EVOLVED_METHODS, "topics": TOPIC_METHODS}
+"""Keys of `generate.text` that all other methods refuse; a method requires the first one that it has."""
 EVOLVED_BY = {"evolution", "temperature", "top_k", "top_p"}
 """Keys of `generate.text` that decide how candidates are written."""
 DRAWN_BY = ("min_tokens", "most_tokens", "keep", "counts")

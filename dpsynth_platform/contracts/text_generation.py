@@ -106,15 +106,18 @@ class Topics(Part):
     )
     count: Literal["auto", 16, 32, 64, 128, 256, 512] = Field(
         default="auto",
-        description="How many topics; `auto`: as many as keep the average count at three times its noise.",
+        description=(
+            "How many topics; `auto`: as many as keep the average count at three times its noise, and with "
+            "`dp_inference` as there are contexts."
+        ),
     )
     noise: float = Field(
         default=10.0,
         gt=0,
         le=1e6,
         description=(
-            "Noise of the counts of topics and modelled columns, as a multiple of their sensitivity; the training has "
-            "the rest of the budget."
+            "Noise of the counts of topics and modelled columns, as a multiple of their sensitivity; training or "
+            "tokens have the rest of the budget."
         ),
     )
 
@@ -132,9 +135,11 @@ class Inference(Part):
 
     about: str | None = Field(
         default=None,
-        min_length=3,
         max_length=500,
-        description="What the texts are, in public words that begin each prompt; by default the description.",
+        description=(
+            "What the texts are, in public words that begin each prompt; by default the description, and with an empty "
+            "text no words."
+        ),
     )
     batch_size: int = Field(
         default=100,
@@ -152,6 +157,14 @@ class Inference(Part):
         description=(
             "Records of an owner that a context reads at most; of more, a fresh key chooses. What the model says by "
             "them is averaged and clipped as one, so that more cost time and no privacy."
+        ),
+    )
+    in_series: bool = Field(
+        default=False,
+        exclude_if=lambda in_series: not in_series,
+        description=(
+            "Whether an owner's records are in one prompt, one after the other, instead of each in a prompt of its "
+            "own. Costs no privacy, and less time."
         ),
     )
     document_tokens: int = Field(
@@ -176,6 +189,12 @@ class Inference(Part):
             "clipping norm of them. Costs nothing; for clip `difference`."
         ),
     )
+
+    @model_validator(mode="after")
+    def _several_in_series(self) -> Inference:
+        if self.in_series and self.records_per_owner == 1:
+            raise ValueError("in_series: true with records_per_owner 1; accepted: with 2 or more, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _near_public(self) -> Inference:
@@ -417,10 +436,12 @@ class TextGeneration(Part):
         lt=1,
         description=(
             "Part of epsilon for the modelled columns; the text has the rest, or all where no column is modelled. "
-            "`ctcl` uses topics.noise instead."
+            "With `topics`, topics.noise decides instead."
         ),
     )
-    topics: Topics | None = Field(default=None, description="For `ctcl`.")
+    topics: Topics | None = Field(
+        default=None, description="For `ctcl`, and for contexts of one topic with `dp_inference`."
+    )
     inference: Inference | None = Field(default=None, description="For `dp_inference`.")
     evolution: Evolution | None = Field(default=None, description="For `aug_pe`.")
     resample: Resample | None = Field(

@@ -67,9 +67,10 @@ from text_methods import Planned, Spent, as_asked, contract_of, draw, fit, plann
 from dpsynth_platform.quality.text.corpora import corpus_of
 from dpsynth_platform.quality.text.report import measure_texts
 from dpsynth_platform.synth.text.base_models import DEFAULT, load
-from dpsynth_platform.synth.text.dp_finetune import as_learned, log_likelihoods
+from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
 from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.synth.text.sealing import layout_of
+from dpsynth_platform.synth.text.topic_sorting import as_learned
 from dpsynth_platform.synth.text.trained import deployed
 
 TRIALS = 3

@@ -132,13 +132,13 @@ def test_records_are_sampled_by_their_public_number() -> None:
 
 
 def test_contradictions_are_found_at_once() -> None:
-    several = {"method": "dp_inference", "time_limit": "5m", "training": {}, "text": {"min_tokens": 3, "topics": {}}}
+    several = {"method": "dp_inference", "time_limit": "5m", "training": {}, "text": {"min_tokens": 3, "evolution": {}}}
     with pytest.raises(ContractError) as refusal:
         mail(generate=several)
     lines = str(refusal.value).split("\n")
     assert [line.split(": ")[1] for line in lines] == [
         "generate.training",
-        "generate.text.topics",
+        "generate.text.evolution",
         "generate.text.min_tokens",
         "generate.time_limit",
     ]

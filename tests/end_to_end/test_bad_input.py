@@ -253,6 +253,11 @@ CONTRACTS: dict[str, tuple[tuple[str, ...], Any, str]] = {
         {"method": "aug_pe", "rows": 100, "text": {"evolution": {"nearest": 0}}},
         "people.yaml: generate.text.evolution.nearest: 0; accepted: at least 1",
     ),
+    "a series of one record": (
+        ("generate",),
+        {"method": "dp_inference", "rows": 100, "text": {"inference": {"in_series": True}}},
+        "people.yaml: generate.text.inference.in_series: true with records_per_owner 1; accepted: with 2 or more",
+    ),
     "owner column that is not declared": (
         ("privacy", "owner_columns"),
         ["persona"],

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from text_cases import bounded_table, fitted, letters_contract, save_model
+from text_cases import TOPICS, bounded_table, fitted, letters_contract, save_model, two_topics
 
 from dpsynth_platform.contracts.text_generation import TOPIC_LEVELS
 from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError, ContractError
@@ -19,27 +19,21 @@ from dpsynth_platform.scrub.fingerprints import RECORD_COLUMN
 from dpsynth_platform.synth.interface import MechanismRun, generator
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
-from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.filtering import Rules
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import TextParameters, topics_of
 from dpsynth_platform.synth.text.terms import TextTerms
+from dpsynth_platform.synth.text.topic_sorting import sorted_records
 from dpsynth_platform.synth.text.topics import write_topics
 
 GENERATOR = generator("ctcl")
 SOURCE = pa.schema([("letter", pa.int64()), ("reader", pa.int64()), ("kind", pa.string()), ("body", pa.string())])
 TEXTS = {"sport": "the team was late again", "trade": "please send the parcel by monday"}
-WORDS = ["team", "parcel", *(f"topic{number}" for number in range(14))]
 
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory):
-    """Two topics that texts are about, and fourteen in directions that none points to."""
-    about = SentenceEncoder("cpu").encode(list(TEXTS.values()))
-    others = np.linalg.svd(about, full_matrices=True)[2][2:16]
-    file = tmp_path_factory.mktemp("topics") / "topics.safetensors"
-    write_topics(file, {16: (np.concatenate([about, others]), WORDS)}, "two sentences")
-    return file
+    return two_topics(tmp_path_factory.mktemp("topics") / "topics.safetensors", list(TEXTS.values()))
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +129,7 @@ def test_the_topic_is_counted_with_the_other_columns_and_heads_the_prompt(plan):
     parameters = TextParameters.of(plan)
     assert [column["name"] for column in parameters.columns.columns] == ["kind", "keywords"]
     assert parameters.layout.columns == ("keywords", "kind", "body")
-    assert parameters.layout.conditions[0].values == (*WORDS, "unclassified")
+    assert parameters.layout.conditions[0].values == (*TOPICS, "unclassified")
 
 
 def test_noise_that_costs_all_there_is_is_refused(base, topics):
@@ -197,7 +191,7 @@ def test_one_record_more_changes_no_other_s_topic(plan, tmp_path, bounded):
     for name, table in (("one", rows), ("two", more)):
         write_table(tmp_path / name, table.schema, table.to_batches())
         run = MechanismRun(plan, tmp_path / name, None, tmp_path / "model")
-        with GENERATOR.training_table(parameters, run) as place:
+        with sorted_records(parameters, run) as place:
             records = pa.Table.from_batches(read_table(place)).to_pylist()
         found.append({record[RECORD_COLUMN]: record for record in records})
     assert len(found[1]) == len(found[0]) + 1
@@ -225,7 +219,7 @@ def test_another_topic_model_than_the_plan_s_is_refused_before_the_data_are_read
     own = tmp_path / "own.safetensors"
     own.write_bytes(topics.read_bytes())
     plan = planned(base, own)
-    write_topics(own, {16: (np.eye(16, 384, dtype=np.float32), WORDS)}, "others")
+    write_topics(own, {16: (np.eye(16, 384, dtype=np.float32), TOPICS)}, "others")
     with pytest.raises(ConfigurationError, match="is not the file of the plan"):
         fitted(plan, bounded, tmp_path / "model")
     assert not (tmp_path / "model" / "columns").exists()

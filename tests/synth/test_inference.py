@@ -14,6 +14,7 @@ import pytest
 import torch
 from inference_cases import ABOUT, SENTENCES, reader
 from text_cases import (
+    TOPICS,
     bounded_table,
     fitted,
     letters_contract,
@@ -22,6 +23,7 @@ from text_cases import (
     tiny_gpt2,
     tiny_llama,
     tiny_tokenizer,
+    two_topics,
 )
 from transformers import AddedToken, AutoTokenizer
 
@@ -52,6 +54,8 @@ from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
 from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.sampling import read_texts
+from dpsynth_platform.synth.text.sealing import topics_of
+from dpsynth_platform.synth.text.topic_sorting import as_learned
 
 GENERATOR = generator("dp_inference")
 SOURCE = pa.schema([("letter", pa.int64()), ("reader", pa.int64()), ("topic", pa.string()), ("body", pa.string())])
@@ -155,6 +159,7 @@ def test_a_plan_whose_parts_cost_something_else_is_refused(base):
         ({"text": {"temperature": 0.5}}, "the mechanism draws the texts"),
         ({"text": {"top_k": 5}}, "the mechanism draws the texts"),
         ({"text": {"chunks": 2}}, "the mechanism draws the texts"),
+        ({"in_series": True}, "in_series: true with records_per_owner 1"),
         ({"clip": "logits", "top_k": 5}, "accepted: none, or clip difference"),
         ({"clipping_norm": 0.0}, "clipping_norm"),
     ],
@@ -180,6 +185,71 @@ def test_a_model_that_sees_too_few_tokens_is_refused(tmp_path):
         planned(short)
 
 
+# Contexts of one topic.
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory):
+    return two_topics(tmp_path_factory.mktemp("topics") / "topics.safetensors", list(TEXTS.values()))
+
+
+def by_topics(topics, **more):
+    return {"max_tokens": 64, "topics": {"model": str(topics), "public": "made of two sentences", "count": 16, **more}}
+
+
+def test_topics_and_tokens_cost_together_what_is_asked_for(base, topics):
+    plan = planned(base, rows="auto", text=by_topics(topics, noise=2.0))
+    parameters = InferenceParameters.of(plan)
+    assert 7.5 < epsilon(event_from_json(plan.event), 1e-4).epsilon <= 8.0
+    assert parameters.layout.conditions[0] == Condition("keywords", (*TOPICS, "unclassified"))
+    assert "one of 16 public topics" in GENERATOR.describe(plan)["training_in_words"]
+    assert "public topics" in statement.words_of(plan.method, plan.event).counts
+    # Topics do not change what tokens cost.
+    plain = InferenceParameters.of(planned(base, rows=12)).inference
+    assert InferenceParameters.of(planned(base, rows=12, text=by_topics(topics))).inference == plain
+    GENERATOR.check(plan)
+
+
+@pytest.mark.parametrize(("batch_size", "level"), [(100, 16), (25, 32), (10, 64)])
+def test_there_are_no_more_topics_than_contexts(base, batch_size, level):
+    """Of 900 owners with two records each, noise alone would leave 128 topics."""
+    text = {"topics": {"noise": 2.0}}
+    contract = contract_for(base, batch_size=batch_size, expected_units=900, text=text)
+    assert topics_of(contract, Guarantee.target(contract)).level == level
+
+
+def test_records_of_a_context_have_its_topic(base, topics, bounded, tmp_path, monkeypatch):
+    """Sentences about teams and parcels, under both labels: topics follow from texts alone."""
+    monkeypatch.setattr("dpsynth_platform.synth.tabular.drawing.sample_rounded_gaussian", lambda counts, sigma: counts)
+    seen, written = [], Writer.texts
+    monkeypatch.setattr(Writer, "texts", lambda *of: seen.append(of[1:3]) or written(*of))
+    columns = {"topic": ["sport"] * 200, "body": [TEXTS[("sport", "trade")[at % 4 == 0]] for at in range(200)]}
+    table = bounded_table(tmp_path / "table", columns)
+    plan, model = planned(base, text=by_topics(topics) | CHOSEN), tmp_path / "model"
+    fitted(plan, table, model)
+    ((contexts, owners),) = seen
+    assert Counter(label[0] for label in contexts.labels) == {"team": 3, "parcel": 1}
+    about = {"team": {TEXTS["sport"]}, "parcel": {TEXTS["trade"]}}
+    for label, context in zip(contexts.labels, owners, strict=True):
+        assert {body.strip() for own in context.values() for body in own} == about[label[0]]
+    assert not list(tmp_path.glob("*-topics*"))
+    assert "keywords" not in GENERATOR.draw(model, 3).table().schema.names
+    prompts = Prompts(Encoder(InferenceParameters.of(plan).layout, tiny_tokenizer()), ABOUT)
+    assert prompts.public(("team", "sport")) == Prompts(Encoder(LAYOUT, tiny_tokenizer()), ABOUT).public(("sport",))
+    learned = as_learned(plan, pa.table({"topic": ["sport"], "body": [TEXTS["trade"]]}))
+    assert learned.to_pylist()[0]["keywords"] == "parcel"
+
+
+def test_a_topic_model_that_is_not_the_plan_s_is_refused_before_the_data_are_read(base, topics, bounded, tmp_path):
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(topics.read_bytes())
+    plan = planned(base, text=by_topics(own))
+    two_topics(own, list(TEXTS.values())[::-1])
+    with pytest.raises(ConfigurationError, match="is not the file of the plan"):
+        fitted(plan, bounded, tmp_path / "model")
+    assert unread.is_unread(tmp_path / "model")
+
+
 # Prompts, and rows by themselves.
 
 
@@ -200,6 +270,60 @@ def test_a_record_is_between_two_prompts_and_cannot_break_out(encoder):
     assert public == "<s>Letters to the editor.\n\nOne record:\n\ntopic: sport\nbody:"
     (longest,) = prompts.of_records(("trade",), ["x" * 10_000])
     assert max(len(tokens), len(longest)) <= prompts.longest
+
+
+def test_records_of_one_owner_follow_each_other_in_a_prompt(encoder):
+    prompts = Prompts(encoder, ABOUT, 3)
+    one, several = prompts.of_series(("sport",), [[" a"], [" a", " b", "x" * 10_000]])
+    assert one == prompts.of_records(("sport",), [" a"])[0]
+    text = encoder.text(several)
+    assert text.startswith(f"{encoder.text(one)} b\n\nAnother record:\n\ntopic: sport\nbody: x")
+    assert text.endswith("x\n\nAnother record:\n\ntopic: sport\nbody:")
+    assert Prompts(encoder, ABOUT).longest < len(several) <= prompts.longest
+    assert prompts.public(("sport",)) == Prompts(encoder, ABOUT).public(("sport",))
+
+
+def test_a_prompt_needs_no_words_about_the_texts(base, encoder):
+    assert encoder.text(Prompts(encoder, "").public(("sport",))) == "<s>One record:\n\ntopic: sport\nbody:"
+    assert InferenceParameters.of(planned(base, about="")).about == ""
+    assert contract_for(base, about="").mechanism_snapshot() != contract_for(base).mechanism_snapshot()
+
+
+SERIES = {"in_series": True, "records_per_owner": 2}
+
+
+def test_prompts_of_several_records_cost_the_same(base):
+    plain, plan = planned(base, records_per_owner=2), planned(base, **SERIES)
+    assert plan.event == plain.event
+    assert plan.digest != plain.digest
+    assert "in_series" not in plain.parameters["inference"]
+    parameters, before = InferenceParameters.of(plan), InferenceParameters.of(plain)
+    assert parameters.inference == replace(before.inference, in_series=True)
+    assert parameters.inference.prompts_kept == before.inference.prompts_kept / 2
+    GENERATOR.check(plan)
+    assert "in_series" not in str(contract_for(base).mechanism_snapshot())
+
+
+def test_an_owner_of_many_records_in_series_moves_a_score_as_one(encoder, monkeypatch):
+    """With and without an owner of a hundred records: the other owners' scores are the same, and theirs is clipped."""
+    plan = inference_plan(clipping_norm=0.1, batch_size=3, tokens=8, in_series=True, records_per_owner=3)
+    records = [(f"{number:032x}", ("sport",), f" the team was late {at}") for number in range(4) for at in range(3)]
+    many = [("f" * 32, ("sport",), f" zzz {number}") for number in range(100)]
+    contexts, seen = Contexts((("sport",),)), []
+    monkeypatch.setattr(inference_writing, "drawn", lambda scored, *_, **__: seen.append(scored.clone()) or 20)
+    writer = Writer(tiny_llama(positions=512), encoder, Prompts(encoder, ABOUT, 3), plan)
+    for there in (records, [*many, *records]):
+        writer.texts(contexts, placed(there, contexts, bytes(32), most=3))
+    moved = [other - one for one, other in zip(seen[:8], seen[8:], strict=True)]
+    assert 0.99 * PARTS < max(int(change.abs().max()) for change in moved) <= PARTS
+
+
+def test_a_run_with_records_in_series(base, bounded, tmp_path, monkeypatch):
+    seen, of_series = [], Prompts.of_series
+    monkeypatch.setattr(Prompts, "of_series", lambda self, given, own: seen.append(own) or of_series(self, given, own))
+    model = fitted(planned(base, **SERIES), bounded, tmp_path / "model")
+    assert GENERATOR.draw(model, 2).table().num_rows <= 2
+    assert {len(own) for context in seen for own in context} == {1, 2}
 
 
 def test_the_longest_prompt_is_found_part_by_part():
@@ -308,8 +432,8 @@ def test_a_context_of_far_more_records_than_are_expected_takes_no_more_memory(en
     writer = Writer(model, encoder, Prompts(encoder, ABOUT), plan)
     made.clear(), most.clear()
     writer.texts(Contexts((("sport",),)), [{f"{number:032x}": [f" {number}"] for number in range(200)}])
-    assert max(most) <= 1 + -(-plan.records_kept // writer._rows) + 1
-    assert plan.records_kept == 13
+    assert max(most) <= 1 + -(-plan.prompts_kept // writer._rows) + 1
+    assert plan.prompts_kept == 13
 
 
 def test_progress_tells_the_load_of_no_context_and_of_no_label(encoder, monkeypatch):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 from inference_cases import reader
-from text_cases import fitted, letters_contract, save_model, tiny_llama
+from text_cases import TOPICS, fitted, letters_contract, save_model, tiny_llama, two_topics
 
 from dpsynth_platform.bounding.single_owner import write_bounded
 from dpsynth_platform.compute.choice import DuckDBChoice
@@ -47,6 +47,7 @@ from dpsynth_platform.synth.text.inference_choice import PARTS
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
 from dpsynth_platform.synth.text.public_text import PublicText
 from dpsynth_platform.synth.text.sealing import TextParameters
+from dpsynth_platform.synth.text.topic_sorting import sorted_records
 from dpsynth_platform.training.noise import GaussianNoise
 
 M = 4
@@ -180,6 +181,13 @@ def base(tmp_path_factory):
 
 
 CHOSEN = {"resample": {"clusters": 4, "noise": 2.0, "pool": 1.01}}
+READ = {"document_tokens": 8, "batch_size": 25, "clipping_norm": 0.05, "records_per_owner": M}
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory):
+    model = two_topics(tmp_path_factory.mktemp("topics") / "topics.safetensors", BODIES[:2])
+    return {"model": str(model), "public": "made of two sentences", "count": 16}
 
 
 @pytest.mark.parametrize("chosen", [{}, CHOSEN])
@@ -225,16 +233,18 @@ def test_sums_by_label(neighbours, base, tmp_path, monkeypatch):
     assert what != "alike" or summed.rho() > 0.98 * paid_for
 
 
-def test_the_histogram_of_topics(neighbours, base, monkeypatch):
+@pytest.mark.parametrize("method", ["ctcl", "dp_inference"])
+def test_the_histogram_of_topics(method, neighbours, base, topics, monkeypatch):
     noiseless = Noiseless(monkeypatch, drawing)
-    text = {"max_tokens": 200, "topics": {"count": 16}}
-    plan, ctcl = planned("ctcl", text, base, training=TRAINING), generator("ctcl")
-    ctcl.check(plan)
-    parameters = TextParameters.of(plan)
+    own = {"training": TRAINING} if method == "ctcl" else {}
+    inference = {} if own else {"inference": READ}
+    plan = planned(method, {"max_tokens": 64, "topics": topics} | inference, base, **own)
+    generator(method).check(plan)
+    parameters = (TextParameters if own else InferenceParameters).of(plan)
     what, *tables = neighbours
     for bounded in tables:
         run = MechanismRun(plan, bounded, None, bounded.parent / "model")
-        with ctcl.training_table(parameters, run) as records:
+        with sorted_records(parameters, run) as records:
             counted.measure(parameters.columns, records, bounded.parent / "columns", silent, None)
     charged = paid(event_from_json(parameters.columns.event))
     assert noiseless.rho() <= charged * ROUNDED
@@ -289,7 +299,8 @@ def test_votes_for_clusters_of_documents(neighbours, base, monkeypatch):
     assert 0.99 * votes < voted.rho() <= votes * ROUNDED
 
 
-def test_scores_of_contexts(neighbours, tmp_path, monkeypatch):
+@pytest.mark.parametrize("more", ["", "in series", "by topics"])
+def test_scores_of_contexts(more, neighbours, topics, tmp_path, monkeypatch):
     """Whatever an owner has is in one context, and moves the log-ratio of any two tokens by one choice's range."""
     seen = []
 
@@ -299,12 +310,14 @@ def test_scores_of_contexts(neighbours, tmp_path, monkeypatch):
 
     Noiseless(monkeypatch, drawing)
     monkeypatch.setattr(inference, "secrets", SimpleNamespace(token_bytes=bytes))
-    monkeypatch.setattr(inference, "given_rows", lambda *_: [(kind,) for kind in KINDS])  # by which contexts are shared
+    sorted_by = [TOPICS[:1], TOPICS[1:2]] if more == "by topics" else [()]
+    labels = [(*topic, kind) for topic in sorted_by for kind in KINDS]
+    monkeypatch.setattr(inference, "given_rows", lambda *_: labels)  # by which contexts are shared
     monkeypatch.setattr(inference_writing, "_shuffled", range)
     monkeypatch.setattr(inference_writing, "drawn", told)
-    read = {"document_tokens": 8, "batch_size": 25, "clipping_norm": 0.05, "records_per_owner": M}
+    own = {"in series": {"max_tokens": 33, "inference": READ | {"in_series": True}}, "by topics": {"topics": topics}}
     base = save_model(tmp_path / "base", reader("kind", KINDS, "body"))
-    plan = planned("dp_inference", {"max_tokens": 40, "inference": read}, base)
+    plan = planned("dp_inference", {"max_tokens": 64, "inference": READ} | own.get(more, {}), base)
     _, *tables = neighbours
     for bounded in tables:
         fitted(plan, bounded, bounded.parent / "model")

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from functools import cache
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -28,9 +29,11 @@ from dpsynth_platform.synth.endpoint_access import Access, Transport
 from dpsynth_platform.synth.evolution.journal import has_begun
 from dpsynth_platform.synth.interface import Checkpoints, PlanInputs, SealedPlan, generator
 from dpsynth_platform.synth.text import trained
+from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
 from dpsynth_platform.synth.text.sealing import TextParameters, started_from
+from dpsynth_platform.synth.text.topics import write_topics
 
 WORDS = [
     "the patient came back with a cough and a fever",
@@ -38,6 +41,7 @@ WORDS = [
     "please send the report to the team by monday",
     "topic: mail\ntext: the team was late",
 ]
+TOPICS = ["team", "parcel", *(f"topic{number}" for number in range(14))]
 BOS, EOS = "<s>", "<|endoftext|>"
 
 
@@ -208,3 +212,11 @@ def fitted(plan, bounded, directory, *, of=None, resume=False, key=b"k" * 32):
     checkpoints = Checkpoints(base, key, resume=resume, endpoint=endpoint)
     generator(plan.method).fit(plan, bounded, grant, directory, checkpoints=checkpoints)
     return directory
+
+
+def two_topics(file, texts):
+    """A topic model of two texts, `TOPICS[:2]`, and fourteen topics in directions that neither points to."""
+    about = SentenceEncoder("cpu").encode(texts)
+    others = np.linalg.svd(about, full_matrices=True)[2][2:16]
+    write_topics(file, {16: (np.concatenate([about, others]), TOPICS)}, "two sentences")
+    return file

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN
 from dpsynth_platform.foundation.errors import ContractError, MechanismFailed, StaleInput
-from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.restricted_log import note
 from dpsynth_platform.privacy.accounting import epsilon
@@ -70,7 +67,7 @@ from dpsynth_platform.synth.text.generator import (
 from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.synth.text.sealing import TextParameters, whole_event
 from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
-from dpsynth_platform.synth.text.topics import with_topics
+from dpsynth_platform.synth.text.topic_sorting import as_learned, sorted_records, topics_in_words
 from dpsynth_platform.synth.text.unread import begin_reading, is_unread
 from dpsynth_platform.training.weights import digest_of, is_trained
 
@@ -133,7 +130,7 @@ class DpFinetune(TextGenerator[TextParameters]):
         begins = is_unread(run.directory)
         if begins:
             begin_reading(run.directory)
-        with self.training_table(parameters, run) as records:
+        with sorted_records(parameters, run) as records:
             if begins:
                 place = run.directory / COLUMNS
                 counted.measure(parameters.columns, records, place, run.progress, run.engine)
@@ -141,14 +138,6 @@ class DpFinetune(TextGenerator[TextParameters]):
             if not is_trained(run.directory):
                 _train(run, parameters, model, encoder, records, resuming=not begins)
             _vote(run, parameters, base, records)
-
-    @contextmanager
-    def training_table(self, parameters: TextParameters, run: MechanismRun) -> Iterator[Path]:
-        """The table to count and to learn from; not the bounded one in methods that derive columns.
-
-        Each of its records depends on one bounded record only, so that one record more or less changes no other.
-        """
-        yield run.bounded
 
     def is_complete(self, directory: Path) -> bool:
         return is_trained(directory) and not self.lacks_votes(directory)
@@ -203,38 +192,14 @@ def _in_words(parameters: TextParameters, trains: str, delta: float) -> str:
         f"{parameters.base_model} is given {conditions} and writes {layout.fields[0]}, up to {layout.max_tokens} "
         f"tokens for both. It learns {trains} in {training.steps} steps. Each draws about {training.batch_size} of "
         f"some {training.units} {unit}s at random; however unusual one is, it moves the step by 1 at most, and noise "
-        f"of {training.noise_multiplier:.3g} in every direction is added{_sorted_by(parameters, delta)}"
+        f"of {training.noise_multiplier:.3g} in every direction is added{topics_in_words(parameters, delta)}"
         f"{'' if chosen is None else f'. {chosen.choice_in_words}'}"
-    )
-
-
-def _sorted_by(parameters: TextParameters, delta: float) -> str:
-    """The topics that a model is given, and what they cost."""
-    counts = counted.event_of(parameters.columns)
-    if parameters.topics is None or counts is None:
-        return ""
-    return (
-        f". {KEYWORDS_COLUMN} are those of the one of {parameters.topics.level} public topics that a record's text is "
-        "nearest to, if it is near to any; counting all columns including them costs epsilon "
-        f"{upper_bound(epsilon(counts, delta).epsilon, 3)} alone"
     )
 
 
 def columns_model(directory: Path) -> Path:
     """Where the model of the columns is."""
     return directory / COLUMNS
-
-
-def as_learned(plan: SealedPlan, records: pa.Table) -> pa.Table:
-    """Records with all columns that the mechanism used: with a topic where texts are sorted by topics.
-
-    Args:
-        records: with the text column; milliseconds each where topics are added.
-    """
-    parameters = TextParameters.of(plan)
-    if parameters.topics is None or KEYWORDS_COLUMN in records.column_names:
-        return records
-    return with_topics(records, parameters.layout.fields[0], parameters.topics.load(), SentenceEncoder("cpu"))
 
 
 def log_likelihoods(

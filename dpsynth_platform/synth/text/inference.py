@@ -60,12 +60,14 @@ from dpsynth_platform.synth.text.generator import (
 )
 from dpsynth_platform.synth.text.inference_contexts import Contexts, placed
 from dpsynth_platform.synth.text.inference_model import Prompts
+from dpsynth_platform.synth.text.inference_plan import records_in_prompt
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters, about_of
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
 from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.rows import check_rows
 from dpsynth_platform.synth.text.sampling import TEXTS, TEXTS_FILE, SyntheticText, read_texts
-from dpsynth_platform.synth.text.sealing import layout_of
+from dpsynth_platform.synth.text.sealing import layout_of, topics_of
+from dpsynth_platform.synth.text.topic_sorting import sorted_records, topics_in_words
 from dpsynth_platform.synth.text.unread import begin_reading, is_unread
 from dpsynth_platform.training.precision import precision_of
 
@@ -98,24 +100,26 @@ class DpInference(TextGenerator[InferenceParameters]):
         base = trained.deployed(generate.base_model)
         refuse_decoder(base, f"method {self.method}")
         tokens = generate.text.inference.document_tokens
-        checked = _CheckedModel.prepared(base, layout_of(contract), about_of(contract), tokens)
-        if generate.text.resample is not None:
-            SentenceEncoder("cpu")  # votes need it: after the payment for documents it would be too late
+        records = records_in_prompt(generate.text.inference, inputs.guarantee.max_contributions)
+        layout = layout_of(contract, topics_of(contract, inputs.guarantee))
+        checked = _CheckedModel.prepared(base, layout, about_of(contract), tokens, records)
+        if generate.text.resample is not None or generate.text.topics is not None:
+            SentenceEncoder("cpu")  # topics and votes need it: after the payment it would be too late
         return InferenceParameters.calibrated(inputs, base, checked.row_bytes).parts(inputs)
 
     def description(self, plan: SealedPlan, parameters: InferenceParameters) -> tuple[str, dict[str, Any]]:
-        drawn = parameters.inference
+        drawn, delta = parameters.inference, Guarantee.from_json(plan.guarantee).delta
         mechanism = (
             f"{drawn.tokens} tokens from each of {drawn.contexts} contexts of disjoint owners, each drawn by the "
             f"exponential mechanism (range {drawn.epsilon_of_choice:.3g})"
             f"{then_votes(parameters.resampling, 'the documents')}"
         )
         return mechanism, {
-            "training_in_words": _in_words(parameters),
+            "training_in_words": _in_words(parameters, delta),
             "contexts": drawn.contexts,
             "tokens_of_a_context": drawn.tokens,
             "documents_at_least": drawn.documents,
-            "epsilon_of_documents_alone": epsilon(drawn.event, Guarantee.from_json(plan.guarantee).delta).epsilon,
+            "epsilon_of_documents_alone": epsilon(drawn.event, delta).epsilon,
             "next_tokens_asked_for": _calls(parameters),
         }
 
@@ -130,20 +134,26 @@ class DpInference(TextGenerator[InferenceParameters]):
         # All faults of the models are found before the data are read.
         parameters, base = self.begun(run)
         chosen, directory = parameters.resampling, run.directory
-        encoder = None if chosen is None else SentenceEncoder("cpu")
-        if is_unread(directory):
-            _write(run, parameters, base)
-        if chosen is not None and encoder is not None:
+        encoder = None if chosen is None and parameters.topics is None else SentenceEncoder("cpu")
+        if parameters.topics is not None:
+            parameters.topics.load()
+        begun = _writer(parameters, base, run.device) if is_unread(directory) else None
+        if begun is not None:
+            begin_reading(directory)
+        with sorted_records(parameters, run) as records:
+            if begun is not None:
+                _write(run, parameters, *begun, records)
+            if chosen is not None and encoder is not None:
 
-            def documents() -> list[str]:
-                texts, special = _read(directory)
-                return [body for own in _documents(texts, parameters.layout, special).values() for body in own]
+                def documents() -> list[str]:
+                    texts, special = _read(directory)
+                    return [body for own in _documents(texts, parameters.layout, special).values() for body in own]
 
-            def count() -> resampling.NoisyResult:
-                voters = chosen.voters(run.bounded, parameters.layout, encoder, by_owner=True)
-                return chosen.measured(documents, voters, encoder)
+                def count() -> resampling.NoisyResult:
+                    voters = chosen.voters(records, parameters.layout, encoder, by_owner=True)
+                    return chosen.measured(documents, voters, encoder)
 
-            resampling.vote_once(directory, directory / resampling.VOTING, count)
+                resampling.vote_once(directory, directory / resampling.VOTING, count)
 
     def is_complete(self, directory: Path) -> bool:
         return (directory / _WRITTEN).is_file() and not self.lacks_votes(directory)
@@ -215,9 +225,18 @@ class _CheckedModel:
 
     @classmethod
     def prepared(
-        cls, base: BaseModel, layout: TextLayout, about: str, document_tokens: int, device: str = "cpu"
+        cls,
+        base: BaseModel,
+        layout: TextLayout,
+        about: str,
+        document_tokens: int,
+        records: int = 1,
+        device: str = "cpu",
     ) -> _CheckedModel:
         """Loads and checks it.
+
+        Args:
+            records: the most of one prompt.
 
         Raises:
             ConfigurationError: it cannot be loaded, computes other numbers with kept keys and values, or sees fewer
@@ -226,7 +245,7 @@ class _CheckedModel:
         model, tokenizer = load(base)
         model = model.to(device, precision_of(torch.device(device)))
         encoder = Encoder(layout, tokenizer)
-        prompts = Prompts(encoder, about)
+        prompts = Prompts(encoder, about, records)
         tokens = sum(shape_of(prompts, document_tokens).values())
         check_rows(model, tokens)
         known = len(tokenizer)
@@ -245,7 +264,7 @@ def _bytes_of_a_token(model: Any) -> int:
     return int(2 * config.num_hidden_layers * kept * size * model.dtype.itemsize)
 
 
-def _in_words(parameters: InferenceParameters) -> str:
+def _in_words(parameters: InferenceParameters, delta: float) -> str:
     """What the model writes, and how much one owner can change of it, for readers who are no experts."""
     drawn, layout, chosen = parameters.inference, parameters.layout, parameters.resampling
     among = "" if chosen is None else f", of which {chosen.chosen_by} choose {chosen.share_in_words}"
@@ -258,30 +277,36 @@ def _in_words(parameters: InferenceParameters) -> str:
         f"score by at most {drawn.clipping_norm:g} of {drawn.batch_size}. {drawn.tokens} tokens are paid for in "
         f"each context: at least {drawn.documents} documents of up to {drawn.document_tokens} tokens{among}, and no "
         f"more can be drawn later. For them the model is asked for a next token up to {_calls(parameters):,} times"
+        f"{topics_in_words(parameters, delta)}"
     )
 
 
 def _calls(parameters: InferenceParameters) -> int:
-    """About how many next tokens the model computes: one for each record of a context, and one without records."""
+    """About how many next tokens the model computes: one for each prompt of a context, and one without records."""
     drawn = parameters.inference
-    records = drawn.batch_size * min(drawn.records_per_owner, drawn.max_contributions)
-    return drawn.contexts * drawn.tokens * (1 + records)
+    return drawn.contexts * drawn.tokens * (1 + drawn.batch_size * drawn.prompts_per_owner)
 
 
-def _write(run: MechanismRun, parameters: InferenceParameters, base: BaseModel) -> None:
+def _writer(parameters: InferenceParameters, base: BaseModel, device: str) -> tuple[Writer, Encoder]:
+    """What writes a plan's documents, and its encoder. Raises as `_CheckedModel.prepared`."""
+    drawn = parameters.inference
+    tokens, records = drawn.document_tokens, records_in_prompt(drawn, drawn.max_contributions)
+    checked = _CheckedModel.prepared(base, parameters.layout, parameters.about, tokens, records, device)
+    prompts, never, blank = checked.prompts, checked.never, checked.blank
+    return Writer(checked.model, checked.encoder, prompts, drawn, never=never, blank=blank), checked.encoder
+
+
+def _write(run: MechanismRun, parameters: InferenceParameters, writer: Writer, encoder: Encoder, table: Path) -> None:
     """Counts the columns, and writes all documents; durable on return."""
     drawn, directory = parameters.inference, run.directory
-    checked = _CheckedModel.prepared(base, parameters.layout, parameters.about, drawn.document_tokens, run.device)
-    writer = Writer(checked.model, checked.encoder, checked.prompts, drawn, never=checked.never, blank=checked.blank)
-    begin_reading(directory)
     columns, place = parameters.columns, directory / COLUMNS
-    counted.measure(columns, run.bounded, place, run.progress, run.engine)
+    counted.measure(columns, table, place, run.progress, run.engine)
     counted.estimate(columns, place, progress=run.progress)
     rows = counted.draw(columns, ReleaseSchema.from_json(run.plan.release), DrawRequest(place, _ROWS_FOR_SHARES))
     contexts = Contexts.shared(drawn.contexts, Counter(given_rows(rows.table(), parameters.layout)))
-    records = _records_of(run.bounded, parameters.layout)
+    records = _records_of(table, parameters.layout)
     owners = placed(records, contexts, secrets.token_bytes(32), most=drawn.records_per_owner)
-    _save(directory, run.plan, writer.texts(contexts, owners, run.progress), checked.encoder.special)
+    _save(directory, run.plan, writer.texts(contexts, owners, run.progress), encoder.special)
 
 
 def _shares(documents: Mapping[Given, Sequence[str]], rows: int) -> dict[Given, int]:

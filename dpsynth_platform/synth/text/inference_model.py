@@ -17,9 +17,10 @@ Each record has its own prompt, which requests another record like it, below pub
     topic: Business
     text:
 
-Without a record, the prompt ends at the first `text:`. A record is read once: its keys and values are kept for every
-token of every document of the context. In a context with far more records than expected, the others are read again for
-every token, so that memory depends on public numbers only.
+A topic (`topic_sorting`) has no line: it decides the context alone. Records of the same owner can follow each other in
+one prompt. Without a record, the prompt ends at the first `text:`. A record is read once: its keys and values are kept
+for every token of every document of the context. In a context with far more records than expected, the others are read
+again for every token, so that memory depends on public numbers only.
 
 **A row's numbers depend on its own prompt and the tokens so far**, otherwise one owner more would change others by more
 than the accounting assumes. So all batches have one public shape: a fixed number of rows of one length and with one
@@ -33,11 +34,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
+from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN
 from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.synth.text.slots import Prompt, Slots
@@ -60,31 +63,43 @@ class Prompts:
         longest: tokens of the longest possible prompt.
 
     Args:
-        about: what the records are. Public.
+        about: what the records are; may be empty. Public.
+        most: records of one prompt.
     """
 
-    def __init__(self, encoder: Encoder, about: str) -> None:
+    def __init__(self, encoder: Encoder, about: str, most: int = 1) -> None:
+        conditions = encoder.layout.conditions
+        self._sorted = sum(condition.column == KEYWORDS_COLUMN for condition in conditions)  # the first, or none
+        encoder = encoder.without(self._sorted)
         self._encoder = encoder
         described = " ".join(about.split())[:_MOST_ABOUT]
-        self._first, self._next = encoder.bodies([described + _FIRST, _NEXT])
-        self.longest = len(self._first) + encoder.layout.max_tokens + len(self._next) + encoder.longest_prompt()
+        self._first, self._next = encoder.bodies([(described + _FIRST).lstrip("\n"), _NEXT])
+        record = encoder.layout.max_tokens + len(self._next)
+        self.longest = len(self._first) + most * record + encoder.longest_prompt()
 
     def public(self, given: Given) -> list[int]:
         """The prompt without a record."""
-        start, *lines = self._encoder.prompt(given)
+        start, *lines = self._encoder.prompt(given[self._sorted :])
         return [start, *self._first, *lines]
 
     def of_records(self, given: Given, bodies: Sequence[str]) -> list[list[int]]:
-        """A prompt for each record of this label; bodies are cut off like examples of training."""
-        start, *lines = self._encoder.prompt(given)
+        """A prompt for each record of this label."""
+        return self.of_series(given, [[body] for body in bodies])
+
+    def of_series(self, given: Given, series: Sequence[Sequence[str]]) -> list[list[int]]:
+        """A prompt for each series of records of this label; bodies are cut off like examples of training."""
+        start, *lines = self._encoder.prompt(given[self._sorted :])
         layout = self._encoder.layout
         room = layout.max_tokens - len(lines) - 1
         # Longer bodies are cut off before tokenizing.
         most = (layout.max_tokens + 1) * self._encoder.longest_token
-        texts = [_BLANK_LINES.sub("\n", body[:most]).strip() for body in bodies]
+        texts = [_BLANK_LINES.sub("\n", body[:most]).strip() for bodies in series for body in bodies]
+        read = iter(
+            [[*lines, *tokens[:room], *self._next] for tokens in self._encoder.bodies([f" {text}" for text in texts])]
+        )
         return [
-            [start, *self._first, *lines, *tokens[:room], *self._next, *lines]
-            for tokens in self._encoder.bodies([f" {text}" for text in texts])
+            [start, *self._first, *(token for record in islice(read, len(bodies)) for token in record), *lines]
+            for bodies in series
         ]
 
 

@@ -4,12 +4,13 @@ What belongs here: the mechanism's public parameters, its event, and how many to
 not: the owners of a context (`inference_contexts`), what is clipped (`inference_choice`), running any of it.
 
 **The mechanism** (Amin et al. 2024, "Private prediction for large-scale synthetic text generation"; the guide, section
-5.3.1). Owners are divided into contexts. From every context, tokens are drawn one after the other. The model reads
-each record of the context with the text so far, and predicts every next token. The predictions for the records of one
-owner are averaged, and the mean is clipped as one to [-c, c]. The owners' vectors are added up and divided by s, and
-the token is drawn from the softmax of that, divided by the temperature. With `difference` (Vinod, Pillutla & Thakurta
-2025, "InvisibleInk"), the clipped vector is the change that the owner's records cause to the prediction without
-records, which is public and is added again afterwards.
+5.3.1). Owners are divided into contexts. From every context, tokens are drawn one after the other. The model reads each
+record of the context with the text so far, and predicts every next token. The predictions for the records of one owner
+are averaged, and the mean is clipped as one to [-c, c]. With `in_series` these records are in one prompt, one after the
+other (the guide recommends at least two), so that there is one prediction of an owner. The owners' vectors are added up
+and divided by s, and the token is drawn from the softmax of that, divided by the temperature. With `difference` (Vinod,
+Pillutla & Thakurta 2025, "InvisibleInk"), the clipped vector is the change that the owner's records cause to the
+prediction without records, which is public and is added again afterwards.
 
 **The claim.** For datasets that differ by one owner's records (`add-or-remove`, `zero-out`), all draws cost at most
 the adaptive composition of T choices of range r = 2 c / (s temperature), where T is the most tokens of one context.
@@ -24,6 +25,14 @@ of that range (`events.BoundedRangeSelectionEvent`). The end of a document and o
 were drawn, and there are at most T. An owner is in at most one context, so contexts compose in parallel, at equal cost:
 it does not matter that labels, and so the owner's context, depend on the noisy counts. Under `replace-one` an owner
 could change contexts, and under `fixed-graph` be in several: both are refused (`events.ParallelDpEvent`).
+
+**A prompt never has records of several owners.** One owner more would not add a vector to the sum, but replace the
+vector of the prompt: from v to v', both in [-c, c]. The difference is in [-2c, 2c], so that a choice has the range
+4 c / (s temperature), which costs four times as much (rho is r^2 / 8). A prompt that counts only with exactly k owners
+would add or remove its vector as a whole, but neighbours must agree on all other prompts: owners go to prompts by
+independent hashes, and with n owners and n / m prompts about n exp(-m) m^(k-1) / k! prompts are full; with k = 2 and
+the best m, 1, these are 0.18 n instead of n. Pairing the others again, or by order, changes several prompts for one
+owner.
 
 b, the most records of one owner, is no part of r, since their average is clipped: adding up b vectors, each clipped
 separately, would take b times the range for the same s. The actual number of owners in a context is never used: with
@@ -66,6 +75,7 @@ class InferencePlan:
         temperature: divides scores.
         top_k: next tokens are the k likeliest without records, and tokens near them; None: all.
         max_contributions: b, the most records of one owner.
+        in_series: whether an owner's records are in one prompt, one after the other.
     """
 
     contexts: int
@@ -79,6 +89,7 @@ class InferencePlan:
     top_k: int | None
     adjacency: str
     max_contributions: int
+    in_series: bool = False
 
     @classmethod
     def calibrated(
@@ -156,13 +167,23 @@ class InferencePlan:
         return self.contexts * (self.tokens // self.document_tokens)
 
     @property
-    def records_kept(self) -> int:
-        """Records of a context whose keys and values are kept: the expected ones and a margin.
+    def prompts_kept(self) -> int:
+        """Prompts of a context whose keys and values are kept: the expected ones and a margin.
 
         The margin is a random excess of four deviations, and a quarter because the number of contexts is rounded down.
         """
         owners = math.ceil(1.25 * self.batch_size + 4 * math.sqrt(self.batch_size))
-        return owners * min(self.records_per_owner, self.max_contributions)
+        return owners * self.prompts_per_owner
+
+    @property
+    def prompts_per_owner(self) -> int:
+        """The most prompts of one owner."""
+        return 1 if self.in_series else min(self.records_per_owner, self.max_contributions)
+
+
+def records_in_prompt(declared: Inference | InferencePlan, max_contributions: int) -> int:
+    """The most records of one prompt; all are of one owner."""
+    return min(declared.records_per_owner, max_contributions) if declared.in_series else 1
 
 
 def _too_few(

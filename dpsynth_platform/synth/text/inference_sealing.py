@@ -3,14 +3,16 @@
 What belongs here: how the guarantee is divided, the plan's parts and its event. What does not: what a token costs
 (`inference_plan`), running any of it (`inference`).
 
-Noisy counts of the columns take `generate.text.columns_share` and give the number of contexts of each label. Tokens get
-the rest: as many as the composition has room for.
+Noisy counts of the columns take `generate.text.columns_share` and give the number of contexts of each label. With
+`generate.text.topics`, a record's public topic is one more of these columns, so that a context has records of one topic
+(Amin et al. 2025 form such batches), and counts have the noise `topics.noise` instead. Tokens get the rest: as many as
+the composition has room for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ContractError
@@ -27,6 +29,7 @@ from dpsynth_platform.synth.text.sealing import (
     layout_of,
     memory_bytes,
     resampling_of,
+    topics_of,
     whole_event,
 )
 
@@ -63,7 +66,8 @@ class InferenceParameters(PlanParameters):
             raise ContractError(
                 f"{contract.dataset}: generate: no text is written; accepted: a text column, and inference"
             )
-        columns, chosen = columns_plan(inputs), resampling_of(contract, guarantee)
+        topics = topics_of(contract, guarantee)
+        columns, chosen = columns_plan(inputs, topics), resampling_of(contract, guarantee)
         inference = InferencePlan.calibrated(
             guarantee,
             generate.text.inference,
@@ -72,17 +76,24 @@ class InferenceParameters(PlanParameters):
             chosen=chosen,
             beside=lambda drawn: whole_event(columns, drawn, chosen, guarantee),
         )
-        records = inference.records_kept + 2 * MOST_ROWS  # those left over of a batch, and one that is read again
+        records = inference.prompts_kept + 2 * MOST_ROWS  # those left over of a batch, and one that is read again
         return cls(
             columns=columns,
             inference=inference,
-            layout=layout_of(contract),
+            layout=layout_of(contract, topics),
             about=about_of(contract),
             base_model=base.declared,
             base_digest=base.digest,
             memory_bytes=memory_bytes(base, full=False) + records * row_bytes,
             resampling=chosen,
+            topics=topics,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        whole = super().to_json()
+        if not self.inference.in_series:  # as in plans from before there was a choice
+            del whole["inference"]["in_series"]
+        return whole
 
     @property
     def neighbours(self) -> tuple[str, int]:

@@ -84,12 +84,15 @@ class Writer:
 
     def _documents(self, label: Given, bodies: Mapping[str, Sequence[str]]) -> Iterator[list[int]]:
         without = self._prompts.public(label)
-        records = self._prompts.of_records(label, [body for own in bodies.values() for body in own])
+        if self._plan.in_series:
+            records, sizes = self._prompts.of_series(label, list(bodies.values())), [1] * len(bodies)
+        else:
+            records = self._prompts.of_records(label, [body for own in bodies.values() for body in own])
+            sizes = [len(own) for own in bodies.values()]
         of_none = Rows(self._model, [without], **self._shape)
         of_records = Context(
-            self._model, records, without, rows=self._rows, kept=self._plan.records_kept, **self._shape
+            self._model, records, without, rows=self._rows, kept=self._plan.prompts_kept, **self._shape
         )
-        sizes = [len(own) for own in bodies.values()]
         left = self._plan.tokens
         while left >= self._plan.document_tokens:
             tokens: list[int] = []

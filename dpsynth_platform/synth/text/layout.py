@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -173,6 +173,12 @@ class Encoder:
         self._lines: dict[str, list[int]] = {}
         self._check_tokenizer()
         self._check_room()
+
+    def without(self, first: int) -> Encoder:
+        """This encoder without so many first conditions, which then have no line in prompts."""
+        return (
+            Encoder(replace(self.layout, conditions=self.layout.conditions[first:]), self._tokenizer) if first else self
+        )
 
     def prompt(self, given: Given, *, continued: bool = False) -> list[int]:
         """The start token, and the tokens of each line."""

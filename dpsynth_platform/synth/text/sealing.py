@@ -65,15 +65,21 @@ class PlanParameters(SealedParameters):
         base_digest: digest of its weights, tokenizer and config; empty where an endpoint has the model.
         memory_bytes: about how much the method takes in addition to the program itself.
         resampling: how texts are chosen by clustered votes, or by sums by label; None where they are not.
+        topics: by which texts are sorted; None where they are not.
     """
 
-    SHARED: ClassVar[Readers] = {"layout": TextLayout.from_json, "resampling": lambda part: choice_from_json(part)}
+    SHARED: ClassVar[Readers] = {
+        "layout": TextLayout.from_json,
+        "resampling": lambda part: choice_from_json(part),
+        "topics": lambda part: TopicChoice(**part),
+    }
 
     layout: TextLayout
     base_model: str
     base_digest: str
     memory_bytes: int
     resampling: Choice | None = None
+    topics: TopicChoice | None = None
 
     def event(self, guarantee: Guarantee) -> DpEvent:
         return whole_event(self.columns, self.own_event(guarantee), self.resampling, guarantee)
@@ -87,17 +93,12 @@ def whole_event(columns: counted.Columns, own: DpEvent, chosen: Choice | None, g
 
 @dataclass(frozen=True, kw_only=True)
 class TextParameters(PlanParameters):
-    """The parameters of a training.
-
-    Attributes:
-        topics: by which texts are sorted, for methods that do.
-    """
+    """The parameters of a training."""
 
     KIND = "training on texts"
-    READERS: ClassVar[Readers] = {"training": TrainingPlan.from_json, "topics": lambda part: TopicChoice(**part)}
+    READERS: ClassVar[Readers] = {"training": TrainingPlan.from_json}
 
     training: TrainingPlan
-    topics: TopicChoice | None = None
 
     @classmethod
     def calibrated(cls, inputs: PlanInputs, base: BaseModel) -> TextParameters:
@@ -175,6 +176,8 @@ def layout_of(contract: DataContract, topics: TopicChoice | None = None) -> Text
 def topics_of(contract: DataContract, guarantee: Guarantee) -> TopicChoice | None:
     """The topics that texts are sorted by, if any; by default as many as can be counted above the noise.
 
+    Of DP inference, there are also by default at most as many as there are contexts: each context has one.
+
     Raises:
         ConfigurationError: there is no such topic model.
     """
@@ -190,6 +193,9 @@ def _level(contract: DataContract, noise: float, guarantee: Guarantee) -> int:
     privacy = contract.privacy
     records = privacy.expected_units * (1 if privacy.multi_owner else privacy.max_contributions)
     most = records / (LEAST_OVER_NOISE * noise * guarantee.sensitivity.l2)
+    text = contract.generate.text
+    if text is not None and text.inference is not None:
+        most = min(most, privacy.expected_units // text.inference.batch_size)
     return max((count for count in TOPIC_LEVELS if count <= most), default=min(TOPIC_LEVELS))
 
 

@@ -108,7 +108,7 @@ def test_a_run_makes_a_table_with_a_statement(tmp_path):
         "at least 2 honest participants of the 3 or more",
         "may read, lose, delay, repeat and make up messages",
         "Integrity is not claimed",
-        "Missing values of drink, food, town, age are not kept as such",
+        "are not kept as such: not declared as nullable",
         "So at least 2 participants of those that finish",
         "Started, and has spent: east, north, south, west.",
         "Round 3 has the counts of 4",

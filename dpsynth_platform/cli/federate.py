@@ -59,7 +59,10 @@ def plan(
     contributions: Annotated[
         int | None, typer.Option(help="The most rows of each owner that a participant uses; with --owners.")
     ] = None,
-    method: Annotated[Literal["mst", "independent"], typer.Option(help="The generator.")] = "mst",
+    method: Annotated[
+        Literal["mst", "aim", "independent"],
+        typer.Option(help="The generator: mst, aim (chooses among noisy tables of all pairs) or independent."),
+    ] = "mst",
     colluders: Annotated[
         int,
         typer.Option(help="So many participants may be curious together, also with the coordinator.", min=0),

@@ -137,7 +137,7 @@ def _show(output: TerminalOutput, plan: MarginalsPlan) -> None:
         [
             ("dataset", plan.sealed.dataset),
             ("method", plan.sealed.method),
-            ("columns", ", ".join(plan.domain.names)),
+            ("columns", ", ".join(plan.domain.reads)),
             ("guarantee", f"epsilon {guarantee.epsilon:g}, delta {guarantee.delta:g}, {guarantee.adjacency}"),
             ("unit", f"{guarantee.unit}: {terms.max_contributions} records each, in {terms.silos} participants' rows"),
             ("participants", ", ".join(terms.participants)),

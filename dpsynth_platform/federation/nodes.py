@@ -20,7 +20,8 @@ the coordinator alone cannot make one participant spend for a run that has no ot
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from dpsynth_platform.federation.secure_sum import Link, Member, run_sum
 from dpsynth_platform.federation.sums import Whole
 from dpsynth_platform.foundation.errors import (
     ConfigurationError,
+    DpsynthError,
     LedgerError,
     MechanismFailed,
     RoundRefused,
@@ -208,7 +210,8 @@ class Coordinator:
             return opened.total, opened.finished
 
         digest = run_rounds(plan, directory, open_sum, progress)
-        self.ask(COMPLETE, run_id, dict.fromkeys(started, digest.encode()))
+        with suppress(DpsynthError):  # a model that is paid for is worth more than the participants' note of it
+            self.ask(COMPLETE, run_id, dict.fromkeys(started, digest.encode()))
         return Outcome(digest, tuple(sorted(started)), tuple(finished), tuple(dropped))
 
     def ask(
@@ -236,11 +239,12 @@ class Coordinator:
         return started
 
     def _check_enough(
-        self, run_id: str, plan: MarginalsPlan, ready: Mapping[str, bytes], waiting: Any, what: str
+        self, run_id: str, plan: MarginalsPlan, ready: Mapping[str, bytes], waiting: Collection[str], what: str
     ) -> None:
         if len(ready) >= plan.terms.minimum:
             return
-        self.ask(WITHDRAW, run_id, dict.fromkeys(waiting, b""))
+        with suppress(DpsynthError):  # reservations end at their deadline anyway
+            self.ask(WITHDRAW, run_id, dict.fromkeys(waiting, b""))
         missing = sorted(set(plan.terms.participants) - set(ready))
         raise LedgerError(
             f"{len(ready)} participants {what} the run; accepted: the plan's {plan.terms.minimum} or more. Without a "

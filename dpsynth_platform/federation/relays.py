@@ -128,7 +128,7 @@ class RelayLink:
                 replies[name] = _receive(self._stream, self._most_bytes)
         except (EOFError, OSError, UnicodeDecodeError):
             raise ConfigurationError(
-                "the relay has gone, is silent or sends no frames; accepted: start it again"
+                "the relay has gone, is silent or sends no frames; accepted: one that is there until the run ends"
             ) from None
         return replies
 

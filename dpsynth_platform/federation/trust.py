@@ -44,7 +44,8 @@ def protections(trust: str, cost: Sequence[SumPlan] | DpEvent | float, delta: fl
     - `distributed`: the aggregator sees the sum of the finishing participants, with at least the honest ones' noise.
       Participants that collude, also with the aggregator, know their own shares and data, which leaves the same; the
       recipient sees no more. All have the guarantee of the plans' events, which count honest shares alone
-      (`sums.SumPlan`). It is not larger against the recipient alone, as colluders may not have added their shares.
+      (`sums.SumPlan`). It is not larger against the recipient alone, as colluders may not have added their shares. A
+      participant always knows its own share: a plan that counts no share as known promises nothing against one.
     - `local`: a report is private before it leaves the unit; everything else is post-processing of all reports.
 
     Args:
@@ -67,7 +68,10 @@ def protections(trust: str, cost: Sequence[SumPlan] | DpEvent | float, delta: fl
     if trust == "central":
         rest = tuple(Protection(party, spent, delta, "noise-of-aggregator") for party in _PARTIES[1:])
         return (Protection("aggregator", None, None, "nothing"), *rest)
-    return tuple(Protection(party, spent, delta, "noise-of-honest-participants") for party in _PARTIES)
+    found = [Protection(party, spent, delta, "noise-of-honest-participants") for party in _PARTIES]
+    if isinstance(cost, Sequence) and min(plan.colluders for plan in cost) == 0:
+        found[1] = Protection("participants", None, None, "nothing")
+    return tuple(found)
 
 
 _PARTIES: tuple[Literal["aggregator", "participants", "recipient"], ...] = ("aggregator", "participants", "recipient")

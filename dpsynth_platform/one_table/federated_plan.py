@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ from dpsynth_platform.synth.mock import schema_of
 
 _PURPOSES = {
     "one-way": "each column alone",
-    "selection": "pairs of columns, coarsely, which choose the tree",
-    "joint": "the pairs of the tree",
+    "selection": "pairs of columns, among which some are chosen",
+    "joint": "the chosen pairs again",
 }
 _OPTIONS = re.compile(r"\b(minimum|colluders|silos|most_records) (?=\S+ of a sum)")
 
@@ -231,7 +231,7 @@ def protections_in_words(plan: MarginalsPlan) -> list[ProtectionInWords]:
     found = [ProtectionInWords(parties[item.party], item.epsilon, item.delta, rests) for item in protections_of(plan)]
     if not terms.colluders:
         unknown = "nothing: a participant knows its own share of the noise, and the plan counts no share as known"
-        found[1] = ProtectionInWords("a participant that is curious", None, None, unknown)
+        found[1] = replace(found[1], party="a participant that is curious", rests_on=unknown)
     return found
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.nodes import COMPLETE, START, Coordinator
+from dpsynth_platform.federation.nodes import START, Coordinator
 from dpsynth_platform.federation.relays import RelayLink, listening
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.secure_sum import Link
@@ -237,14 +237,8 @@ class _Following:
         self._kinds: set[str] = set()
 
     def ask(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        kinds = {json.loads(body.partition(b"\n")[0])["kind"] for body in requests.values()}
-        self._kinds |= kinds
-        try:
-            return self._link.ask(requests)
-        except ConfigurationError:
-            if kinds == {COMPLETE}:  # the model is made: it is worth more than the participants' note of it
-                return {}
-            raise
+        self._kinds |= {json.loads(body.partition(b"\n")[0])["kind"] for body in requests.values()}
+        return self._link.ask(requests)
 
     @property
     def in_words(self) -> str:

@@ -321,6 +321,9 @@ def test_each_party_has_its_guarantee():
     spent = epsilon(dp_event.ComposedDpEvent([event, event]), 1e-6).epsilon
     distributed = trust.protections("distributed", [PLAN, PLAN], 1e-6)
     assert {(party.epsilon, party.delta) for party in distributed} == {(spent, 1e-6)}
+    none_known = trust.protections("distributed", [PLAN, replace(PLAN, colluders=0)], 1e-6)
+    assert [party.rests_on == "nothing" for party in none_known] == [False, True, False]
+    assert none_known[1].epsilon is None
     aggregator, participants, recipient = trust.protections("central", GaussianCountsEvent(9.0, "zero-out", 1), 1e-6)
     assert (aggregator.epsilon, aggregator.rests_on) == (None, "nothing")
     assert participants.epsilon == recipient.epsilon == epsilon(GaussianCountsEvent(9.0, "zero-out", 1), 1e-6).epsilon

@@ -21,7 +21,7 @@ from dpsynth_platform.foundation.errors import (
     SpendRepeated,
 )
 
-ROSTER = Roster({name: key.public_key() for name, key in KEYS.items()})
+ROSTER = Roster({name: KEYS[name].public_key() for name in NAMES})
 
 
 class Wires:
@@ -244,3 +244,16 @@ def test_nothing_that_a_node_says_holds_its_counts(tmp_path):
         said = b"".join(body for sender, _, body in wires.heard if sender == name)
         for count in counts[counts > 2**16]:
             assert int(count).to_bytes(width, "little") not in said
+
+
+def test_a_model_that_is_paid_for_is_kept_where_the_relay_goes_before_the_end(tmp_path):
+    def change(name, kind, message):
+        if kind == "complete":
+            raise ConfigurationError("the relay has gone")
+        return message
+
+    nodes = nodes_of(tmp_path)
+    made = Coordinator(ROSTER, COORDINATOR, Wires(nodes, change)).run(
+        "first", plan_of("independent"), tmp_path / "model"
+    )
+    assert made.participants == NAMES and states(nodes) == {name: ["started"] for name in NAMES}

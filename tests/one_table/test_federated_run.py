@@ -267,7 +267,7 @@ def test_a_plan_in_words(place):
     assert status == 0
     for words in (
         "participants: east, north, south, west; at least 3 finish each round, of whom 1 may be curious",
-        "the pairs of the tree",
+        "the chosen pairs again",
         "One user may be in the rows of up to 2 participants, with at most 1 record in each",
         "for these 2 records together",
         "the coordinator, which opens the sums",

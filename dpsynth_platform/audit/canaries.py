@@ -14,6 +14,9 @@ request texts from the base model (`audit.canary_texts`), and plausible rows tha
 
 A fair coin from the operating system includes each owner (Steinke et al. 2023). Included and held-out canaries are
 stored together, and stay restricted.
+
+A contract may also request secrets that several fictional owners share (`audit.shared_secrets`). One coin decides for
+all owners of a secret, so these are no canaries: a bound for one owner does not apply to them.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ RECORD = RECORD_COLUMN
 INCLUDED = "included"
 KIND = "_kind"
 """Column of the canaries' kinds, where there are several."""
+SHARED = "_shared"
+"""Column of the numbers of shared secrets, where there are some; null for canaries."""
 
 # The first half of every canary's fingerprint. A real fingerprint (16 bytes of an HMAC) has it with probability 2^-64,
 # so no person is taken for a canary and no account counts one.
@@ -67,8 +72,9 @@ class CanarySet:
     """All canaries of one run; restricted, since the audit proves nothing to a reader who knows the coins.
 
     Attributes:
-        table: one row a record, sorted by owner: modelled columns, `_owner`, `_record`, `included`, and `_kind` where
-            there are several kinds.
+        table: one row a record, sorted by owner: modelled columns, `_owner`, `_record`, `included`, `_kind` where there
+            are several kinds, and `_shared` where there are shared secrets, which all other properties but `joining`
+            and `secrets` leave out.
     """
 
     table: pa.Table
@@ -76,7 +82,7 @@ class CanarySet:
     @property
     def owners(self) -> list[str]:
         """Fingerprints of all canary owners, sorted; the other properties have this order."""
-        return sorted(set(self.table[OWNER].to_pylist()))
+        return sorted(set(self._canaries[OWNER].to_pylist()))
 
     @property
     def included(self) -> npt.NDArray[np.bool_]:
@@ -94,22 +100,36 @@ class CanarySet:
         return self._one_each()[KIND].to_pylist() if KIND in self.table.column_names else []
 
     @property
+    def secrets(self) -> pa.Table:
+        """The records of shared secrets, with `_owner`, `included` and `_shared`; empty where there are none."""
+        if SHARED not in self.table.column_names:
+            return self.table.slice(0, 0)
+        return self.table.filter(pc.is_valid(self.table[SHARED]))
+
+    @property
     def records_per_owner(self) -> int:
         """The contribution bound b."""
-        return int(self.table.num_rows // len(self.owners))
+        return int(self._canaries.num_rows // len(self.owners))
 
     @property
     def joining(self) -> pa.Table:
         """The records of included owners, without the coin, that are added to the data."""
         return self._without_kind(self.table.filter(self.table[INCLUDED]).drop_columns([INCLUDED]))
 
+    @property
+    def _canaries(self) -> pa.Table:
+        if SHARED not in self.table.column_names:
+            return self.table
+        return self.table.filter(pc.is_null(self.table[SHARED]))
+
     @staticmethod
     def _without_kind(table: pa.Table) -> pa.Table:
-        return table.drop_columns([KIND]) if KIND in table.column_names else table
+        return table.drop_columns([name for name in (KIND, SHARED) if name in table.column_names])
 
     def _one_each(self) -> pa.Table:
-        owners = self.table[OWNER].to_pylist()
-        return self.table.take([row for row in range(len(owners)) if row == 0 or owners[row] != owners[row - 1]])
+        table = self._canaries
+        owners = table[OWNER].to_pylist()
+        return table.take([row for row in range(len(owners)) if row == 0 or owners[row] != owners[row - 1]])
 
 
 def is_canary(owner: str) -> bool:
@@ -136,26 +156,51 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
             different ones, keep the declared constraints.
         ConfigurationError: the base model for texts is missing, or cannot be sampled from.
     """
-    owners = sorted(RESERVED_PREFIX + secrets.token_hex(8) for _ in range(count))
-    coins = [bool(secrets.randbits(1)) for _ in range(count)]
-    generator = np.random.default_rng(secrets.randbits(256))
     rows, texts = _kinds(contract, count)
-    one_each = _rows(contract, schema, period, rows, generator)
-    columns = {
-        name: one_each[name].combine_chunks().take(np.repeat(np.arange(count), b)) for name in one_each.schema.names
-    }
-    if contract.image_column is not None:
-        pictures = random_patterns(contract.image.form, count, generator)
-        columns[contract.image_column] = _repeat([picture.tobytes() for picture in pictures], b, pa.binary())
-    if contract.text_column is not None:
-        written = _texts(contract, one_each, texts)
-        columns[contract.text_column] = _repeat(written, b, schema.field(contract.text_column).type)
-    columns[OWNER] = _repeat(owners, b, pa.string())
-    columns[RECORD] = pa.array([secrets.token_hex(16) for _ in range(count * b)], pa.string())
-    columns[INCLUDED] = _repeat(coins, b, pa.bool_())
+    owners = sorted(_new_owners(count))
+    table = _records(contract, schema, period, (rows, texts), [owners[place : place + 1] for place in range(count)], b)
     if len(kinds_of(contract)) > 1:
-        columns[KIND] = _repeat(_named(contract, rows, texts), b, pa.string())
-    return CanarySet(pa.table(columns))
+        table = table.append_column(KIND, _repeat(_named(contract, rows, texts), b, pa.string()))
+    shared = contract.audit.shared_secrets
+    if shared is None:
+        return CanarySet(table)
+    sizes = [size for size in shared.owners for _ in range(shared.each)]
+    kinds = [RANDOM] * len(sizes), [MADE_UP] * len(sizes)
+    planted = _records(contract, schema, period, kinds, [_new_owners(size) for size in sizes], b)
+    planted = planted.append_column(
+        SHARED, pa.array(np.repeat(np.arange(len(sizes), dtype=np.int32), np.array(sizes) * b))
+    )
+    return CanarySet(pa.concat_tables([table, planted], promote_options="default"))
+
+
+def _new_owners(count: int) -> list[str]:
+    return [RESERVED_PREFIX + secrets.token_hex(8) for _ in range(count)]
+
+
+def _records(
+    contract: DataContract,
+    schema: pa.Schema,
+    period: str | None,
+    kinds: tuple[Sequence[str], Sequence[str]],
+    owners: Sequence[Sequence[str]],
+    b: int,
+) -> pa.Table:
+    """A new record of each kind (of row and text), b times for each of its owners, all with one coin."""
+    generator = np.random.default_rng(secrets.randbits(256))
+    rows, texts = kinds
+    one_each = _rows(contract, schema, period, rows, generator)
+    copies = np.repeat(np.arange(len(rows)), [b * len(own) for own in owners])
+    columns = {name: one_each[name].combine_chunks().take(copies) for name in one_each.schema.names}
+    if contract.image_column is not None:
+        pictures = [picture.tobytes() for picture in random_patterns(contract.image.form, len(rows), generator)]
+        columns[contract.image_column] = pa.array(pictures, pa.binary()).take(copies)
+    if contract.text_column is not None:
+        written = pa.array(_texts(contract, one_each, texts), schema.field(contract.text_column).type)
+        columns[contract.text_column] = written.take(copies)
+    columns[OWNER] = _repeat([owner for own in owners for owner in own], b, pa.string())
+    columns[RECORD] = pa.array([secrets.token_hex(16) for _ in copies], pa.string())
+    columns[INCLUDED] = pa.array([bool(secrets.randbits(1)) for _ in rows], pa.bool_()).take(copies)
+    return pa.table(columns)
 
 
 def random_patterns(form: ImageForm, count: int, generator: np.random.Generator) -> Pixels:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsynth_platform.audit.attacks import RUN, runs_of
-from dpsynth_platform.audit.canaries import CanarySet
+from dpsynth_platform.audit.canaries import OWNER, CanarySet
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of
@@ -126,11 +127,12 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model | None
     included = canaries.included
     echo = _echo(contract, canaries, included, synthetic.slice(0, MOST_ROWS))
     if model is None:
-        counted = int(included.sum()) * canaries.records_per_owner
+        counted = canaries.joining.num_rows
         share = _declared_share(contract, counted)
         return CanaryCost(counted, False, None, share, (), echo, subtracted=contract.generate.answers)
     evidence = canary_evidence(canaries, model, synthetic)
-    counted = int(included.sum()) * evidence.counted
+    joining = canaries.joining
+    counted = len(pc.unique(joining[OWNER])) if evidence.counts_owners else joining.num_rows
     # With much noise on few records the noisy total may be any number; the canaries are part of it.
     total = max(model.total, float(counted), 1.0)
     share = counted / total
@@ -162,14 +164,18 @@ def owners_cost(contract: DataContract, owners: int, total: float) -> CanaryCost
 
 def share_in_words(contract: DataContract) -> str:
     """The canaries' expected share of the counted records, by the contract alone."""
-    canaries = number_of(contract.canary_count, "fictional owner")
+    shared = contract.audit.shared_secrets
+    count = contract.canary_count + (0 if shared is None else shared.total)
+    canaries = number_of(count, "fictional owner")
+    if shared is not None:
+        canaries += f", {shared.total} of them with shared secrets"
     if contract.separate_audit_model:
         return (
             f"{canaries}, of whom half join in the mean, in a second, equal model that is attacked instead of the "
             "released one, at the same cost again: the cost above is that of both, and the release holds no canary"
         )
     owners = contract.privacy.weighting == "owners"
-    joining = contract.canary_count / 2 * (1 if owners else contract.privacy.max_contributions)
+    joining = count / 2 * (1 if owners else contract.privacy.max_contributions)
     share = _declared_share(contract, joining)
     text = f"{canaries}, of whom half join in the mean: {joining:g} {'owners' if owners else 'records'}"
     if share is None:

@@ -28,6 +28,7 @@ from dpsynth_platform.audit.bounds import (
     upper_bound,
 )
 from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import upper_bound as rounded_up
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 CONFIDENCE = 0.95
@@ -92,6 +93,51 @@ class Reconstructed:
             f"members and for {self.held_out} of {self.of_held_out} others (one-sided p-value of the difference "
             f"{self.p_value:.2g})."
         )
+
+
+@dataclass(frozen=True)
+class SharedFound:
+    """What came out of fictional secrets in the records of `owners` owners each, and of held-out ones.
+
+    No verdict depends on it: the guarantee is for one owner.
+
+    Attributes:
+        members, held_out: secrets that joined the data, and that did not.
+        traces: how many of each left `attacks.RUN` characters in a row in the synthetic texts.
+        wholes: how many of each stand there as a whole, in pieces of so many characters.
+        continued: how many of each a trained model continues with a similarity of `NEAR`, given the first half; None:
+            no model was trained.
+        epsilon, delta: what follows for so many owners together from the claim for one; of delta 1, nothing.
+    """
+
+    owners: int
+    members: int
+    held_out: int
+    traces: tuple[int, int]
+    wholes: tuple[int, int]
+    continued: tuple[int, int] | None
+    epsilon: float
+    delta: float
+
+    @property
+    def words(self) -> str:
+        """The result as a sentence."""
+        of = "one owner" if self.owners == 1 else f"{self.owners} owners"
+        model = "" if self.continued is None else f", the model continued {_both(self.continued)} from the first half"
+        promised = (
+            "nothing is promised"
+            if self.delta >= 1
+            else f"epsilon {rounded_up(self.epsilon)} and delta {rounded_up(self.delta)} are promised"
+        )
+        return (
+            f"Of {self.members} fictional secrets in the records of {of} each (and of {self.held_out} that did not "
+            f"join), {_both(self.traces)} left a trace in the synthetic texts and {_both(self.wholes)} stand there as "
+            f"a whole{model}; to {of}{' together' if self.owners > 1 else ''}, {promised}."
+        )
+
+
+def _both(counts: tuple[int, int]) -> str:
+    return f"{counts[0]} ({counts[1]})"
 
 
 def measure_risk(scores: Scores, included: Coins, *, epsilon: float | None, delta: float) -> Risk:

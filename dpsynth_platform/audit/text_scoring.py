@@ -8,6 +8,7 @@ Reconstruction is reported only: another deciding attack would lower the confide
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,14 +16,16 @@ import pyarrow as pa
 from dpsynth_platform.audit.attacks import (
     TEXT_LIKELIHOOD,
     TEXT_OVERLAP,
+    Floats,
     Scored,
     equal_items,
     likelihood_scores,
     overlap_scores,
 )
 from dpsynth_platform.audit.canaries import CanarySet
-from dpsynth_platform.audit.risk import Reconstructed
+from dpsynth_platform.audit.risk import Reconstructed, SharedFound
 from dpsynth_platform.audit.scoring import score_canaries
+from dpsynth_platform.audit.shared_secrets import count_shared
 from dpsynth_platform.audit.tables.evidence import MOST_ROWS
 from dpsynth_platform.audit.texts.reconstruction import count_reconstructed, reconstruct
 from dpsynth_platform.contracts.contract import DataContract
@@ -80,9 +83,34 @@ def reconstructed_texts(plan: SealedPlan, canaries: CanarySet, directory: Path) 
     included = canaries.included
     if plan.method not in TRAINED_METHODS or included.all() or not included.any():
         return ()
-    model, rows = model_with_rows(plan, directory, canaries.values)
-    likeness = reconstruct(model, [text for _, text in rows], [prompt for prompt, _ in rows])
-    return count_reconstructed(likeness, included)
+    return count_reconstructed(_continued(plan, directory, canaries.values), included)
+
+
+def shared_secrets(
+    contract: DataContract, plan: SealedPlan, canaries: CanarySet, directory: Path, synthetic: pa.Table
+) -> tuple[SharedFound, ...]:
+    """What came out of the secrets that several owners share; empty where the contract has none.
+
+    Raises what `reconstructed_texts` raises.
+    """
+    if contract.text_column is None or contract.audit.shared_secrets is None:
+        return ()
+    written = synthetic.slice(0, MOST_ROWS).column(contract.text_column).to_pylist()
+    trained = plan.method in TRAINED_METHODS
+    return count_shared(
+        canaries,
+        contract.text_column,
+        written,
+        epsilon=contract.privacy.guarantee.epsilon,
+        delta=contract.privacy.delta,
+        continued=partial(_continued, plan, directory) if trained else None,
+    )
+
+
+def _continued(plan: SealedPlan, directory: Path, records: pa.Table) -> Floats:
+    """How much of each record's text the trained model continues, given the first half."""
+    model, rows = model_with_rows(plan, directory, records)
+    return reconstruct(model, [text for _, text in rows], [prompt for prompt, _ in rows])
 
 
 def as_the_model_saw(plan: SealedPlan, canaries: CanarySet, synthetic: pa.Table) -> tuple[CanarySet, pa.Table]:

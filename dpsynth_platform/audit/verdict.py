@@ -31,7 +31,7 @@ from dpsynth_platform.audit.canaries import kinds_of
 from dpsynth_platform.audit.canary_cost import CanaryCost
 from dpsynth_platform.audit.cumulative import Earlier, FamilyStanding
 from dpsynth_platform.audit.policy import Policy, unproven_gate
-from dpsynth_platform.audit.risk import CONFIDENCE, Reconstructed, Risk, bounds_at, frontier, measure_risk
+from dpsynth_platform.audit.risk import CONFIDENCE, Reconstructed, Risk, SharedFound, bounds_at, frontier, measure_risk
 from dpsynth_platform.contracts.audit import RateLimit
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError
@@ -149,7 +149,7 @@ class AuditReport:
         cumulative: `gate` or `report`: how the family's audits together count.
         family: their combined result, this one included; None where unknown.
         earlier: whether an earlier audit of this mechanism failed, and how that counts.
-        cost, reconstructed: None and empty where not measured; no verdict depends on them.
+        cost, reconstructed, shared: None and empty where not measured; no verdict depends on them.
         apart: the attacked model, where the release is drawn from another.
         kinds: of canaries in the contract; empty in older reports.
         at_most: whether `records_per_canary` is the most of any canary, of whom others have fewer.
@@ -185,6 +185,7 @@ class AuditReport:
     of_kinds: tuple[FoundOfKind, ...] = ()
     kinds: tuple[str, ...] = ()
     at_most: bool = False
+    shared: tuple[SharedFound, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
@@ -225,6 +226,7 @@ class AuditReport:
             self.family.words if self.family and self.family.words not in self.reasons else "",
             _LOOSENED if self.earlier == "told" else "",
             *(item.words for item in self.reconstructed),
+            *(item.words for item in self.shared),
             self.cost.words if self.cost else "",
         ]
         return " ".join(part for part in parts if part)
@@ -374,6 +376,7 @@ def judge(
     curve: fdp.Curve | None = None,
     cost: CanaryCost | None = None,
     reconstructed: tuple[Reconstructed, ...] = (),
+    shared: tuple[SharedFound, ...] = (),
     apart: SeparateModel | None = None,
     kinds: Sequence[str] = (),
     most_records: int | None = None,
@@ -393,7 +396,7 @@ def judge(
         scored: every attack's scores, in the coins' order; at least one attack.
         epsilon, delta: the release's own, where they are not the contract's.
         curve: the plan's whole claim by `fdp.renyi_profile`; the family's evidence uses it.
-        cost, reconstructed, apart: for the report; the verdict does not depend on them.
+        cost, reconstructed, shared, apart: for the report; the verdict does not depend on them.
         kinds: of each canary, in the coins' order, where there are several.
         most_records: the most of any canary, where they have different numbers; None: each has the contract's bound.
 
@@ -434,6 +437,7 @@ def judge(
         cumulative="gate" if policy.cumulative else "report",
         cost=cost,
         reconstructed=reconstructed,
+        shared=shared,
         apart=apart,
         of_kinds=tuple(_found_of_kinds(policy, included, scored, kinds)),
         kinds=kinds_of(contract),

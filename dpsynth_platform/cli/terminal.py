@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -199,6 +200,8 @@ def column_names(option: str, texts: Sequence[str] | None, error: type[DpsynthEr
 
 
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+_AGAIN = 0.1
+"""Seconds after which a dropped ending is raised again."""
 
 
 @contextmanager
@@ -228,6 +231,7 @@ def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         ):
             yield place
     finally:
+        handler.stop()
         for number, replaced in earlier.items():
             signal.signal(number, replaced)
 
@@ -240,17 +244,40 @@ class _EndOnce:
     """A signal handler that raises `_Ending` once, and again only after the first one was dropped.
 
     While the first one propagates, no signal interrupts the cleanup. Python drops an error that is raised in a
-    finalizer or callback; then the next signal has to end the process.
+    finalizer or callback; then the same signal is sent to the main thread again, once it has left that code, and no
+    other error is being handled there.
     """
 
     def __init__(self) -> None:
         self._ending: weakref.ref[_Ending] | None = None
+        self._again: threading.Timer | None = None
+        self._resent = self._stopped = False
+
+    def stop(self) -> None:
+        """No signal is sent from now on."""
+        self._stopped = True
+        if self._again is not None:
+            self._again.cancel()
+            self._again.join()
+
+    def _dropped(self, number: int) -> None:
+        if not self._stopped:
+            self._again = threading.Timer(_AGAIN, self._send, (number,))
+            self._again.start()
+
+    def _send(self, number: int) -> None:
+        self._resent = True
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        resent, self._resent = self._resent, False
         if self._ending is not None and self._ending() is not None:
             return
+        if resent and sys.exc_info()[0] is not None:  # what cleans up after another error is not interrupted
+            self._dropped(number)
+            return
         ending = _Ending(128 + number)
-        self._ending = weakref.ref(ending)
+        self._ending = weakref.ref(ending, lambda _: self._dropped(number))
         try:
             raise ending
         finally:

@@ -10,6 +10,8 @@ from dpsynth_platform.contracts.base import Part
 
 COLUMN_ATTACKS = ("measurements", "likelihood", "nearest rows")
 """Names of the attacks on the columns of canaries (`audit.attacks`)."""
+MOST_OWNERS = 100_000
+"""Fictional ones, of canaries and of shared secrets each."""
 
 
 class RateLimit(Part):
@@ -28,10 +30,35 @@ class RateLimit(Part):
         return self
 
 
+class SharedSecrets(Part):
+    """Fictional secrets, each in the records of several owners: the guarantee for one owner does not cover them."""
+
+    owners: list[int] = Field(
+        default=[1, 4, 10],
+        min_length=1,
+        max_length=10,
+        description="The numbers of owners that share a secret, each with as many records as the bound allows.",
+    )
+    each: int = Field(default=20, ge=2, le=1000, description="Secrets for each number; about half of them join.")
+
+    @property
+    def total(self) -> int:
+        """Owners of all secrets, of whom half join in the mean."""
+        return self.each * sum(self.owners)
+
+    @model_validator(mode="after")
+    def _few_owners(self) -> SharedSecrets:
+        if min(self.owners) < 1 or len(set(self.owners)) < len(self.owners):
+            raise ValueError(f"owners: {self.owners}; accepted: distinct whole numbers from 1")
+        if self.total > MOST_OWNERS:
+            raise ValueError(f"{self.total} fictional owners in all; accepted: at most {MOST_OWNERS}")
+        return self
+
+
 class Audit(Part):
     """The empirical audit. By default at most 0.5% of the expected units are canaries."""
 
-    canaries: int | None = Field(default=None, ge=20, le=100_000)
+    canaries: int | None = Field(default=None, ge=20, le=MOST_OWNERS)
     max_epsilon_lower_bound: float | None = Field(
         default=None, gt=0, description="The audit fails above it; by default the guarantee's epsilon."
     )
@@ -63,6 +90,14 @@ class Audit(Part):
         description=(
             "Kinds of the canaries' rows, in equal shares with separate results. `random` (the default): independent "
             "columns; `plausible`: combinations that satisfy `generate.constraints`."
+        ),
+    )
+    shared_secrets: SharedSecrets | None = Field(
+        default=None,
+        exclude_if=lambda secrets: secrets is None,  # contracts without any keep their digests
+        description=(
+            "Further fictional texts that several owners share. The report says how many the model or its texts "
+            "reveal, beside what the guarantee promises so many owners together; no verdict depends on it."
         ),
     )
     model: Literal["shared", "separate"] = Field(

@@ -347,6 +347,7 @@ class DataContract(Part):
             **({} if self.generate.image is None else self._pictured_by(self.generate.image)),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
             **({} if self.audit.canary_rows is None else {"canary_rows": list(self.audit.canary_rows)}),
+            **({} if (secrets := self.audit.shared_secrets) is None else {"shared_secrets": secrets.model_dump()}),
             # They decide which canaries are possible: an earlier list might allow a few rows only, which hide much.
             **(
                 {"canary_constraints": whole["generate"]["constraints"]}

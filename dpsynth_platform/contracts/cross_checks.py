@@ -393,6 +393,8 @@ class Parts:
         kinds = self.audit.canary_texts if self.audit else None
         if kinds and self.generate and self.generate.text is None:
             yield f"audit.canary_texts: no text is written; accepted: with one of {', '.join(TEXT_METHODS)}"
+        if self.audit and self.audit.shared_secrets and self.generate and self.generate.text is None:
+            yield f"audit.shared_secrets: no text is written; accepted: with one of {', '.join(TEXT_METHODS)}"
         if kinds and set(kinds) != {"made-up"} and self.generate and self.generate.endpoint is not None:
             yield f"audit.canary_texts: {', '.join(kinds)} with an endpoint, whose model is remote; accepted: made-up"
         elif kinds and set(kinds) != {"made-up"} and self.generate and self.generate.asks_no_model:

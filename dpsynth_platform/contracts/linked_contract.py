@@ -220,6 +220,8 @@ def table_faults(
         yield from _quality_faults(tables, quality)
     if audit and audit.canary_texts:
         yield "audit.canary_texts: with tables, whose texts are not read; accepted: leave it out"
+    if audit and audit.shared_secrets:
+        yield "audit.shared_secrets: with tables, whose texts are not read; accepted: leave it out"
     if audit and audit.canary_rows not in (None, ["random"]):
         yield "audit.canary_rows: plausible with tables; accepted: random, or leave it out"
     if release and release.max_missing is not None:

@@ -25,8 +25,8 @@ DEFAULT_BATCH_SHARE, MOST_DEFAULT_BATCH = 8, 2048
 many small ones."""
 MOST_BATCH = 1_000_000
 """Largest number of owners in one context of DP inference."""
-CLUSTERS = 100
-"""Clusters of texts that records vote for, by default."""
+CLUSTERS, VOTE_NOISE = 100, 10.0
+"""Clusters of texts that records vote for, and the noise of their votes, by default."""
 MOST_POPULATION = 100_000
 """Most texts that are kept after a vote of private evolution."""
 RETRIEVE = "retrieve"
@@ -340,13 +340,12 @@ class Resample(Part):
             "`dp_inference`, of all documents, at most as many as there are distinct ones."
         ),
     )
-    noise: float = Field(
-        default=10.0,
-        gt=0,
-        le=1e6,
+    noise: Annotated[float, Field(gt=0, le=1e6)] | Literal["auto"] = Field(
+        default="auto",
         description=(
             "Noise of each cluster's votes, or of each entry of the sums, as a multiple of their sensitivity; "
-            "training, tokens or the other votes have the rest of the budget."
+            "training, tokens or the other votes have the rest of the budget. `auto`, the default of labels: a tenth "
+            f"of the budget. Clusters have {VOTE_NOISE:g} by default."
         ),
     )
     pool: float = Field(
@@ -359,9 +358,11 @@ class Resample(Part):
     @model_validator(mode="before")
     @classmethod
     def _of_clusters(cls, part: Any) -> Any:
-        """A number of clusters where there are some: it decides what the mechanism does."""
-        missing = isinstance(part, dict) and part.get("by", "clusters") == "clusters" and part.get("clusters") is None
-        return part | {"clusters": CLUSTERS} if missing else part
+        """A number of clusters, and its own noise, where there are some: they decide what the mechanism does."""
+        if not isinstance(part, dict) or part.get("by", "clusters") != "clusters":
+            return part
+        declared = {key: value for key, value in part.items() if value is not None}
+        return {"clusters": CLUSTERS, "noise": VOTE_NOISE} | declared
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Resample:

@@ -5,7 +5,8 @@ What belongs here: the steps between a plan and its complete model, for one tabl
 
 The plan is admitted before the first row is read, and the ledger entry started before the mechanism reads. A repeated
 run uses complete measurements and models at no cost. An incomplete mechanism starts again only with `spend_again`,
-except that one with a text to write continues as far as its plan has paid: its rows are kept until it is complete.
+except that one with a text to write continues as far as its plan has paid: its rows are kept until it is complete, or
+expire (`place`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dpsynth_platform.ledger.chain import STARTED
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.budget import Budget, open_budget
-from dpsynth_platform.one_table.place import BOUNDED, ROWS, Place
+from dpsynth_platform.one_table.place import BOUNDED, KEPT_DAYS, ROWS, Place
 from dpsynth_platform.scrub.fingerprints import Fingerprints
 from dpsynth_platform.secrets.vault import SIGNING_KEY, Vault
 from dpsynth_platform.synth.interface import SealedPlan, generator
@@ -221,10 +222,9 @@ def can_continue(place: Place, entry: Entry | None) -> bool:
         return False
     try:
         text = (place.rows(entry.entry_id) / "plan.json").read_text(encoding="utf-8")
-    except FileNotFoundError:  # deleting the rows was interrupted, or there were none
+    except FileNotFoundError:  # they expired, deleting them was interrupted, or there were none
         return False
-    plan = SealedPlan.from_json(text)
-    return generator(plan.method).can_resume(place.model(entry.entry_id))
+    return generator(SealedPlan.from_json(text).method).can_resume(place.model(entry.entry_id))
 
 
 def _sweep(place: Place, ledger: Ledger) -> None:
@@ -247,7 +247,8 @@ def spent_so_far(entry: Entry | None, method: str, place: Place) -> str:
     if can_continue(place, entry):
         return (
             f"Ledger entry {entry.entry_id} has paid, and what its mechanism needs is kept. Run the same command "
-            "again: it continues, at no further cost."
+            f"again: it continues, at no further cost. After {KEPT_DAYS} days the next command with this --out deletes "
+            "what is kept."
         )
     if entry.state == "spent" or generator(method).is_complete(place.model(entry.entry_id)):
         return (

@@ -10,15 +10,17 @@ the content of files (`run`).
     DIR/restricted/models/<entry>/       noisy measurements and the fitted model, by the entry that paid for them
     DIR/restricted/table.json            facts for later draws from the last run's model
     DIR/restricted/work-<random>/        rows while a run needs them; deleted at its end
-    DIR/restricted/rows-<entry>/         those of an interrupted mechanism that can continue, until it is complete
+    DIR/restricted/rows-<entry>/         those of an interrupted mechanism, until it is complete or they expire
     DIR/restricted/logs/                 output and tracebacks of libraries
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import fcntl
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +41,9 @@ SYNTHETIC, ANSWERS = "synthetic", "answers"
 STATEMENT, ANSWERS_STATEMENT = "statement", "answers-statement"
 ROWS, BOUNDED = "rows-", "bounded"
 """Beginning of a directory's name, and the table in it that a mechanism reads."""
+KEPT_DAYS = 7
+"""The time-to-live of the rows of an interrupted mechanism, from its last progress on: the next command deletes them
+then."""
 _SUFFIXES: dict[Format, str] = {"parquet": ".parquet", "csv": ".csv", "delta": ""}
 
 
@@ -98,6 +103,18 @@ def synthetic_path(root: Path, format_: Format, name: str = SYNTHETIC) -> Path:
     return root / f"{name}{_SUFFIXES[format_]}"
 
 
+def _expire(place: Place) -> None:
+    """Deletes rows whose mechanism has written no file for so long.
+
+    Times of directories say nothing: they change with what is deleted.
+    """
+    for rows in place.restricted.glob(f"{ROWS}*"):
+        model = place.model(rows.name.removeprefix(ROWS))
+        written = [file.stat().st_mtime for file in (rows / "plan.json", *model.rglob("*")) if file.is_file()]
+        if time.time() - max(written, default=0.0) > dt.timedelta(days=KEPT_DAYS).total_seconds():
+            shutil.rmtree(rows, ignore_errors=True)
+
+
 @contextmanager
 def held(root: Path) -> Iterator[Place]:
     """Makes and locks the output's directory for the block, and deletes what a killed run left."""
@@ -119,6 +136,7 @@ def held(root: Path) -> Iterator[Place]:
             except BlockingIOError:
                 problem = "another run uses this directory; wait for its end"
             else:
+                _expire(place)
                 sorted_rows, tokens = place.models.glob(f"*{HANDED}"), place.models.glob(f"*/{EXAMPLES}")
                 for left in (*place.restricted.glob("work-*"), *sorted_rows, *tokens):
                     shutil.rmtree(left, ignore_errors=True)

@@ -39,6 +39,8 @@ from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.sources.declared_rows import kept_rows, scrubbed_contract, with_row
 
 READING = "reading rows"
+_VISIBLE = r"[^\p{C}\p{Z}]"
+"""Neither a blank nor a control character, such as NUL or a space without width."""
 
 
 def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
@@ -127,7 +129,7 @@ def _with_some_text(task: Task, batches: Iterable[pa.RecordBatch]) -> Iterator[p
     column = task.contract.text_column
     found = column is None
     for batch in batches:
-        found = found or bool(pc.any(pc.not_equal(pc.utf8_trim_whitespace(batch.column(column)), "")).as_py())
+        found = found or bool(pc.any(pc.match_substring_regex(batch.column(column), _VISIBLE)).as_py())
         yield batch
     if not found:
         raise SourceError(

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from dpsynth_platform.foundation.permissions import private_directory, private_f
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.scratch import scratch_directory
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.foundation.storage import HeldByAnother, held, write_durably
 from dpsynth_platform.one_table.comparison import HELD_OUT, LEAST_ROWS, Try, faults, tried
 from dpsynth_platform.one_table.public_table import declared_public
 from dpsynth_platform.one_table.task import LEAST_UNITS, Options, declared_run
@@ -147,8 +148,7 @@ def compare_texts(
         public = validated(PublicRows, declared_public(file, bench.why), "the public texts")
         for fault in faults(Settings.from_environment(), public):
             raise ContractError(f"the public texts: {fault}")
-    with private_files():
-        place = private_directory(Path(out))
+    with private_files(), _alone_in(private_directory(Path(out))) as place:
         real, held_out, missing = _parts(bench)
         _check_runs(bench, real, methods, epsilons)
         _sealed(place, bench, real, held_out)
@@ -178,6 +178,20 @@ def compare_texts(
             raise MechanismFailed("\n".join(["no method has written texts", *result.refused]))
         result.write(place)
     return result
+
+
+@contextmanager
+def _alone_in(place: Path) -> Iterator[Path]:
+    """Refuses a directory that another command uses."""
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(held(place))
+        except HeldByAnother:
+            problem = f"--out {place}: another command uses it; accepted: to wait for its end, or another directory"
+        else:
+            yield place
+            return
+    raise ContractError(problem)
 
 
 def once(file: Path, made: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from dpsynth_platform.quality.text.fluency import (
     coherence,
     perplexity,
     sentences,
+    sentiment,
     token_log_likelihoods,
     zipf_exponent,
 )
@@ -35,14 +36,14 @@ from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 Figures = dict[str, float]
 
 MOST_ALONE = 200
-"""Texts whose perplexity and coherence are measured."""
+"""Texts whose perplexity, coherence and tone are measured."""
 TOKENS_IN_ORDER = 1024
 """Of a shard whose order is tested."""
 UTILITY = tuple(f"{kind} F1, {name}" for name in CLASSIFIERS for kind in ("macro", "micro"))
 _OF_LABELS = ("f1_words", "accuracy_words", "f1_features", "accuracy_features")
 FIDELITY = (*(name for name in MEASURES if name not in _OF_LABELS), "topics")
 """Keys of `report.MEASURES` that need no labels, and the divergence of topics."""
-ALONE = ("perplexity", "zipf", "coherence")
+ALONE = ("perplexity", "zipf", "coherence", "sentiment")
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "utility": UTILITY,
     "fidelity": ("mauve", "entities", "lengths", "runs_2", "next_token", "topics"),
@@ -126,6 +127,7 @@ class Judge:
             "perplexity": perplexity(token_log_likelihoods(*self._model, some)),
             "zipf": zipf_exponent(code_words(texts)[0]),
             "coherence": coherence([len(own) for own in parts], vectors),
+            "sentiment": sentiment(some),
         }
 
     def pretraining(self) -> dict[str, Any]:

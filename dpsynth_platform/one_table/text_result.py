@@ -31,7 +31,8 @@ LEGEND = (
     "F1: of classifiers that learn from synthetic texts and are tested on held-out real ones; majority and random "
     "guess by the real labels alone. MAUVE, next token: higher is better; entities, lengths, runs_2 (pairs of words), "
     "topics: divergences in bits, lower is better; the others, under texts alone: nearer to real texts is better. "
-    "perplexity: under the base model as it is. verbatim: share of texts with ten words in a row of a training text."
+    "perplexity: under the base model as it is; sentiment: -1 to 1, by an English lexicon. verbatim: share of texts "
+    "with ten words in a row of a training text."
 )
 ATTACKED = ("releases", "AUC", "AUC, one score each", "above the bound by", "proved epsilon", "provable", "claim")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.audit.canaries import CanarySet
     from dpsynth_platform.audit.canary_cost import CanaryCost
     from dpsynth_platform.audit.linked_canaries import FamilySet
-    from dpsynth_platform.audit.risk import Reconstructed
+    from dpsynth_platform.audit.risk import Reconstructed, SharedFound
     from dpsynth_platform.audit.verdict import AuditReport, SeparateModel
 
 
@@ -65,6 +65,7 @@ def audited(
         # A separate released model contains no canary: canaries cost budget there, and no quality.
         cost=None if separate else found.cost(contract),
         reconstructed=found.reconstructed,
+        shared=found.shared,
         kinds=found.kinds,
         apart=_separate_model(entry) if separate else None,
         most_records=found.most_records,
@@ -86,6 +87,7 @@ class _Attacked:
     columns: Path
     scored: Sequence[Scored]
     reconstructed: tuple[Reconstructed, ...] = ()
+    shared: tuple[SharedFound, ...] = ()
     most_records: int | None = None
 
     @property
@@ -109,6 +111,7 @@ class _AttackedFamilies:
     directory: Path
     scored: Sequence[Scored]
     reconstructed: tuple[Reconstructed, ...] = ()
+    shared: tuple[SharedFound, ...] = ()
     kinds: Sequence[str] = ()
 
     @property
@@ -197,7 +200,7 @@ def _attacked(
     from dpsynth_platform.audit.attacks import PICTURE_DISTANCE
     from dpsynth_platform.audit.picture_scoring import score_distances
     from dpsynth_platform.audit.policy import attacks_on
-    from dpsynth_platform.audit.text_scoring import as_the_model_saw, reconstructed_texts, score_texts
+    from dpsynth_platform.audit.text_scoring import as_the_model_saw, reconstructed_texts, score_texts, shared_secrets
     from dpsynth_platform.synth.images.layout import ImageLayout
     from dpsynth_platform.synth.text.dp_finetune import columns_model
 
@@ -215,6 +218,7 @@ def _attacked(
             *([score_distances(ImageLayout.of(contract), canaries, released)] if pictured else []),
         ],
         reconstructed_texts(plan, canaries, model),
+        shared_secrets(contract, plan, canaries, model, rows),
     )
 
 

@@ -38,6 +38,8 @@ from dpsynth_platform.privacy.events import (
     GaussianSumsEvent,
     GaussianVotesEvent,
     SampledGaussianEvent,
+    SkellamCountsEvent,
+    SkellamSumsEvent,
     ThresholdedCountsEvent,
     ThresholdedEvent,
     histories,
@@ -46,6 +48,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mixtures import SampledMixture
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, zcdp_limit
 from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
+from dpsynth_platform.privacy.skellam import TAIL_BITS, skellam_hockey_stick, skellam_reach, skellam_renyi
 from dpsynth_platform.privacy.units import RECORD_PARTS, replaces
 
 Array = NDArray[np.float64]
@@ -115,9 +118,9 @@ def cost(event: DpEvent) -> Cost:
     """Upper bound on the event's Renyi divergence at every order of `ORDERS`, and its slack on delta.
 
     Discrete and continuous Gaussian counts, and votes: alpha L2^2 / (2 sigma^2) (Canonne, Kamath & Steinke 2020,
-    proposition 5, for vectors). Bounded-range selection: alpha epsilon^2 / 8 (Cesar & Rogers 2021, lemma 4.2), and
-    never above epsilon. Sampled Gaussian: `sampled`. Thresholded counts: `threshold_slack`. Parallel branches: the
-    largest, order by order. The best of runs: `_best_run_curve`.
+    proposition 5, for vectors). Skellam noise: `skellam`. Bounded-range selection: alpha epsilon^2 / 8 (Cesar & Rogers
+    2021, lemma 4.2), never above epsilon. Sampled Gaussian: `sampled`. Thresholded counts: `threshold_slack`. Parallel
+    branches: the largest, order by order. The best of runs: `_best_run_curve`.
 
     Raises:
         AccountingError: an event that cannot be accounted for, or whose slack is 1 or more.
@@ -544,6 +547,9 @@ def _leaf_curve(leaf: DpEvent, times: int) -> Array:
     if isinstance(leaf, SampledGaussianEvent):
         sampled = (leaf.noise_multiplier, leaf.sampling_probability, leaf.most_in_sample, replaces(leaf.adjacency))
         return times * np.array(sampled_gaussian_renyi(*sampled))
+    if isinstance(leaf, (SkellamCountsEvent, SkellamSumsEvent)):
+        moved = leaf.sensitivity
+        return times * np.array(skellam_renyi(leaf.variance, moved.l1, moved.l2_squared))
     squared = leaf.sensitivity.l2_squared
     curve: Array = times * orders * (squared / (2 * leaf.sigma**2))
     return curve
@@ -578,7 +584,12 @@ def _reached(leaf: DpEvent) -> bool:
         return not sampled or (not replaces(leaf.adjacency) and leaf.most_in_sample <= MAX_MIXTURE)
     if isinstance(leaf, _GAUSSIAN):
         return True
-    width = 2 * TAIL_SIGMAS * leaf.sigma * leaf.sensitivity.l1
+    if isinstance(leaf, SkellamSumsEvent):
+        return False
+    if isinstance(leaf, SkellamCountsEvent):
+        width: float = 2 * skellam_reach(leaf.variance, TAIL_BITS)
+    else:
+        width = 2 * TAIL_SIGMAS * leaf.sigma * leaf.sensitivity.l1
     return width <= MAX_CELLS and counts_shifts(leaf.adjacency, leaf.max_contributions) is not None
 
 
@@ -661,8 +672,29 @@ def _tabulated_pmf(leaf: DpEvent, at_once: int, interval: float) -> Any:
         last = math.ceil(_largest_loss(leaf) / interval)
         grid = interval * np.arange(-last, last + 1, dtype=np.float64)
         shifts = counts_shifts(leaf.adjacency, leaf.max_contributions) or []
-        deltas = np.max([shift_hockey_stick(leaf.sigma, shift, grid) for shift in shifts], axis=0)
+        curve = _skellam_curve if isinstance(leaf, SkellamCountsEvent) else _discrete_gaussian_curve
+        deltas = np.max([curve(leaf, shift, grid, interval) for shift in shifts], axis=0)
     return _connected_dots(-last, deltas, interval)
+
+
+def _discrete_gaussian_curve(leaf: DpEvent, shift: tuple[int, ...], grid: Array, interval: float) -> Array:
+    return shift_hockey_stick(leaf.sigma, shift, grid)
+
+
+def _skellam_curve(leaf: SkellamCountsEvent, shift: tuple[int, ...], grid: Array, interval: float) -> Array:
+    """delta(e) on the grid, where counts move by `shift` records; of several cells by composing those of one."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    curves = [skellam_hockey_stick(leaf.variance, leaf.scale * abs(cell), grid) for cell in shift]
+    if len(curves) == 1:
+        return curves[0]
+    first = round(grid[0] / interval)
+    cells = [pld.PrivacyLossDistribution(_connected_dots(first, curve, interval)) for curve in curves]
+    composed = cells[0]
+    for cell in cells[1:]:
+        composed = composed.compose(cell, TAIL_MASS)
+    deltas: Array = np.asarray(composed.get_delta_for_epsilon(grid.tolist()))
+    return np.minimum(deltas + fft_error(len(cells)), 1.0)
 
 
 def _curve_pmf(curve: Callable[[Array], Array], reach: tuple[float, float], interval: float) -> Any:

@@ -171,6 +171,91 @@ class GaussianSumsEvent(_GaussianNoise):
         return vector_sensitivity(self.adjacency, self.max_contributions)
 
 
+def _whole(instance: object, attribute: attr.Attribute[int], value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= PARAMETERS[1]:
+        raise AccountingError(
+            f"{type(instance).__name__}.{attribute.name}: {value!r}; accepted: a whole number, 1 to {PARAMETERS[1]:g}"
+        )
+
+
+class _SkellamNoise(DpEvent):  # type: ignore[misc]
+    """A vector of whole numbers, each entry with Skellam noise; `sensitivity` refuses impossible neighbours."""
+
+    variance: float
+
+    def __attrs_post_init__(self) -> None:
+        _ = self.sensitivity
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """What one unit changes in the vector, in units."""
+        raise NotImplementedError
+
+    @property
+    def sigma(self) -> float:
+        """Deviation of the noise, in units."""
+        return math.sqrt(self.variance)
+
+
+@attr.frozen
+class SkellamCountsEvent(_SkellamNoise):
+    """Counts of records over disjoint cells in fixed point, each with Skellam noise (`privacy.skellam`).
+
+    Neighbours as for `DiscreteGaussianCountsEvent`; a record is `scale` units. A secure sum of several participants'
+    counts is such a vector: one unit moves it by its own records alone, in however many participants' counts they are.
+
+    Attributes:
+        variance: of the noise, in squared units: of those shares only that nobody else knows.
+        scale: units of a record.
+        adjacency: which datasets are neighbours.
+        max_contributions: b, the most records of one unit, over all participants.
+    """
+
+    variance: float = attr.field(validator=_positive)
+    scale: int = attr.field(validator=_whole)
+    adjacency: str
+    max_contributions: int
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        records = count_sensitivity(self.adjacency, self.max_contributions)
+        return Sensitivity(self.scale * records.l1, self.scale**2 * records.l2_squared)
+
+
+@attr.frozen
+class SkellamSumsEvent(_SkellamNoise):
+    """Sums of vectors of whole numbers, each entry with Skellam noise (`privacy.skellam`).
+
+    All vectors of one unit together have at most these norms, after rounding. They are made of that unit's records
+    alone, so under `add-or-remove` and `zero-out` the sum moves by at most that, and where records are replaced by at
+    most twice that: the difference of two such vectors, which may point in opposite directions.
+
+    Attributes:
+        variance: of the noise of an entry, in squared units: of those shares only that nobody else knows.
+        l1: the largest L1 norm, in units.
+        l2_squared: the largest squared L2 norm, in squared units.
+        adjacency: which datasets are neighbours; not `fixed-graph`, where no owner's vectors can be clipped together.
+        max_contributions: b, the most records of one unit, over all participants.
+    """
+
+    variance: float = attr.field(validator=_positive)
+    l1: int = attr.field(validator=_whole)
+    l2_squared: int = attr.field(validator=_whole)
+    adjacency: str
+    max_contributions: int
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        check_adjacency(self.adjacency, self.max_contributions)
+        if self.adjacency == "fixed-graph":
+            raise AccountingError(
+                "vectors clipped by owner under fixed-graph: a record with several owners is in the vectors of all of "
+                "them; accepted: add-or-remove, zero-out, replace-one"
+            )
+        vectors = 2 if replaces(self.adjacency) else 1
+        return Sensitivity(vectors * self.l1, vectors**2 * self.l2_squared)
+
+
 @attr.frozen
 class ThresholdedEvent(DpEvent):  # type: ignore[misc]
     """Partition selection: noisy counts of the cells that occur, of which only those from a threshold up are shown.
@@ -594,6 +679,8 @@ LEAF_KINDS: dict[str, type[Any]] = {
     "gaussian-votes": GaussianVotesEvent,
     "gaussian-measures": GaussianMeasuresEvent,
     "gaussian-sums": GaussianSumsEvent,
+    "skellam-counts": SkellamCountsEvent,
+    "skellam-sums": SkellamSumsEvent,
     "thresholded-counts": ThresholdedCountsEvent,
     "thresholded-gaussian-counts": ThresholdedGaussianCountsEvent,
     "sampled-gaussian": SampledGaussianEvent,

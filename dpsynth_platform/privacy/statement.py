@@ -40,6 +40,8 @@ from dpsynth_platform.privacy.events import (
     GaussianVotesEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
+    SkellamCountsEvent,
+    SkellamSumsEvent,
     ThresholdedCountsEvent,
     ThresholdedGaussianCountsEvent,
     atoms,
@@ -127,7 +129,13 @@ _TRAINED = "methods_trained"
 _WORDS_TRAINED = {method: _words(_TRAINED, method) for method in _TEXTS[_TRAINED]}
 _WORDS_ON_TEXTS_ALONE = {method: _words(_ON_TEXTS_ALONE, method) for method in _TEXTS[_ON_TEXTS_ALONE]}
 
-_COUNTS = (DiscreteGaussianCountsEvent, GaussianCountsEvent, ThresholdedCountsEvent, ThresholdedGaussianCountsEvent)
+_COUNTS = (
+    DiscreteGaussianCountsEvent,
+    GaussianCountsEvent,
+    SkellamCountsEvent,
+    ThresholdedCountsEvent,
+    ThresholdedGaussianCountsEvent,
+)
 _CONTINUOUS = (
     GaussianCountsEvent,
     GaussianMeasuresEvent,
@@ -691,6 +699,8 @@ def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
     kinds = {type(leaf) for leaf, _ in leaves(event)}
     if kinds & {DiscreteGaussianCountsEvent, ThresholdedCountsEvent}:
         yield _assumption("assumptions", "discrete_noise")
+    if kinds & {SkellamCountsEvent, SkellamSumsEvent}:
+        yield _assumption("assumptions", "skellam_noise")
     if BoundedRangeSelectionEvent in kinds:
         yield words.selection
     if kinds & set(_CONTINUOUS):

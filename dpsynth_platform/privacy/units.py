@@ -173,8 +173,8 @@ def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, flo
             f"group of {size} at epsilon {epsilon:g}, delta {delta:g}; accepted: finite epsilon above 0, delta in "
             "[0, 1), size from 1"
         )
-    if delta == 0:
-        return size * epsilon, 0.0
+    if delta == 0 or size == 1:
+        return size * epsilon, delta
     # In logarithms, for e^(k epsilon) may overflow.
     sum_of_powers = (size - 1) * epsilon + math.log(-math.expm1(-size * epsilon)) - math.log(-math.expm1(-epsilon))
     return size * epsilon, math.exp(min(0.0, math.log(delta) + sum_of_powers))

@@ -231,8 +231,11 @@ def with_real(lines: Sequence[Line]) -> list[tuple[Key, list[Line]]]:
 
 
 def utility_plot(lines: Sequence[Line], source: str) -> str:
-    """MAUVE by epsilon, a line for each method and sampling, as SVG; dashed where epsilon does not matter."""
-    own = [line for line in lines if line["cell"]["source"] == source]
+    """MAUVE by epsilon, a line for each method and sampling, as SVG; dashed where epsilon does not matter.
+
+    Chosen texts and their controls are in the tables alone: more lines than colours cannot be read.
+    """
+    own = [line for line in lines if line["cell"]["source"] == source and "+" not in line["cell"].get("method", "")]
     # MAUVE of fewer texts is another figure.
     own = [line for line in own if line["drawn"] == max(other["drawn"] for other in own)]
     everywhere, dash = (0.0, 8.0), 0.2

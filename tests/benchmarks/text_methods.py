@@ -71,7 +71,7 @@ OWNERS = range(12, 400, 4)
 """Of a context of DP inference: the fewest that epsilon pays for. A dozen mostly fit into one batch of the model."""
 RETRIEVAL, SHARERS = {"population": "auto"}, 3
 """Of texts of a public table, which take no time, as many live on as the plan chooses; and candidates of a vote."""
-POOL, PAID_POOL, VOTE_NOISE = 3.0, 1.5, 10.0
+POOL, PAID_POOL = 3.0, 1.5
 """Texts written for each one that is taken, and documents of DP inference, of which each is paid for and takes time."""
 TOLD = ("noise_multiplier", "vote_noise", "population", "contexts", "tokens_of_a_context", "next_tokens_asked_for")
 """Of a plan's description."""
@@ -153,7 +153,7 @@ def contract_of(
     if cell.chooses:
         pool = PAID_POOL if cell.generator == "dp_inference" else POOL
         by = {"clusters": effort.population} if cell.method.endswith(VOTES) else {"by": "labels"}
-        text["resample"] = by | {"noise": VOTE_NOISE, "pool": pool}
+        text["resample"] = by | {"pool": pool}
     if cell.generator == "aug_pe":
         evolution: dict[str, Any] = {"population": effort.population, "rounds": ROUNDS, "variations": VARIATIONS}
         if PUBLIC in cell.method or RETRIEVED in cell.method:

@@ -213,6 +213,21 @@ def test_explains_that_owners_are_counted(use, tmp_path):
     assert "range 0.1, owners counted once each" in text
 
 
+def test_explains_sums_of_several_participants(use, tmp_path):
+    neighbours = {"variance": 25600.0, "adjacency": "add-or-remove", "max_contributions": 1}
+    parts = [
+        {"kind": "skellam-counts", "scale": 16} | neighbours,
+        {"kind": "skellam-sums", "l1": 32, "l2_squared": 256} | neighbours,
+    ]
+    file = tmp_path / "event.json"
+    file.write_text(json.dumps({"event": {"kind": "composed", "events": parts}, "target": {"delta": 1e-6}}))
+    words = [part["words"] for part in answer(use("explain", file, "--json"))["parts"]]
+    assert words == [
+        "1 table of counts with Skellam noise, sigma 160 for a change of 16",
+        "1 set of sums of vectors with Skellam noise, sigma 160 for a change of 16",
+    ]
+
+
 COUNTS = {"kind": "discrete-gaussian-counts", "sigma": 55.23, "adjacency": "add-or-remove", "max_contributions": 2}
 EVENT = {"kind": "repeated", "count": 16, "event": COUNTS}
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -38,6 +39,31 @@ def test_a_process_whose_ending_was_dropped_can_still_be_ended(place, monkeypatc
         pytest.fail("the second signal was ignored")
     assert ended.value.code == 128 + signal.SIGTERM
     assert not list(place.iterdir())
+
+
+def test_an_ending_that_was_dropped_is_raised_again(place, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: None)
+    with pytest.raises(SystemExit) as ended, workspace("dpsynth-test-", place):
+        Dropping()
+        time.sleep(60)
+        pytest.fail("the signal was lost")
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not list(place.iterdir())
+
+
+def test_it_is_not_raised_where_another_error_is_handled(place, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: None)
+    tidied = []
+    with pytest.raises(SystemExit), workspace("dpsynth-test-", place):
+        Dropping()
+        try:
+            raise ValueError
+        except ValueError:
+            time.sleep(1)
+            tidied.append(True)
+        time.sleep(60)
+        pytest.fail("the signal was lost")
+    assert tidied
 
 
 def test_a_second_signal_does_not_interrupt_what_tidies_up(place):

@@ -31,6 +31,8 @@ def test_a_release_by_public_topics(tmp_path: Path, writer: Callable[[], Any], n
     topics = {"model": str(tmp_path / "topics"), "public": "made of two sentences", "count": 16}
     text = {"given": ["region"], "max_tokens": 64, "topics": topics}
     deployment = text_deployment(tmp_path, generate={"method": "ctcl", "text": text}, writer=writer)
+    deployment.contract["audit"]["shared_secrets"] = {"owners": [1, 3], "each": 8}
+    deployment.write()
     declare_base_public(deployment)
     with nullcontext() if writer is public_model else worker_inside():
         ran = run_here(deployment)
@@ -43,6 +45,7 @@ def test_a_release_by_public_topics(tmp_path: Path, writer: Callable[[], Any], n
     assert public["mechanism"]["method"] == "ctcl"
     report = public["audit"]["report"]
     assert "text likelihood" in [attack["name"] for attack in report["attacks"]] and report["reconstructed"]
+    assert [(part["owners"], part["members"] + part["held_out"]) for part in report["shared"]] == [(1, 8), (3, 8)]
     topics = public["contract"]["generate"]["text"]["topics"]
     assert (topics["model"], topics["public"]) == ("topics", "made of two sentences")  # without its place
     assert not [file for file in folder.glob("*.*") if str(tmp_path / "topics") in file.read_text(errors="replace")]

@@ -29,7 +29,7 @@ class Killed(BaseException):
 
 def test_texts_are_released_from_a_model_that_read_no_canary(tmp_path: Path, no_gate: None) -> None:
     deployment = text_deployment(tmp_path)
-    deployment.contract["audit"]["model"] = "separate"
+    deployment.contract["audit"] |= {"model": "separate", "shared_secrets": {"owners": [2], "each": 6}}
     deployment.family["cap"]["epsilon"] = 8.0
     deployment.write()
     declare_base_public(deployment)
@@ -74,7 +74,7 @@ def test_texts_are_released_from_a_model_that_read_no_canary(tmp_path: Path, no_
     assert dossier["guarantee"]["epsilon"] == both.epsilon > 2.0
     report = dossier["audit"]["report"]
     assert [item["name"] for item in report["attacks"]][-2:] == ["text likelihood", "text overlap"]
-    assert report["reconstructed"] and report["cost"] is None
+    assert report["reconstructed"] and report["shared"] and report["cost"] is None
     assert verification.verify(deployment.settings, str(folder), None).ok
     left = {path.name for path in model.directory.parent.iterdir()}
     assert left == {model.directory.name}

@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 from dpsynth_platform.audit.texts.pretraining import SHARDS
 from dpsynth_platform.cli.main import app
 from dpsynth_platform.foundation.errors import ContractError, MechanismFailed, SourceError
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.storage import held
 from dpsynth_platform.one_table import text_comparison, text_figures
 from dpsynth_platform.one_table.comparison import Try
 from dpsynth_platform.one_table.task import Options
@@ -164,6 +166,15 @@ def test_an_interrupted_attack_continues(public: Path, runs: list[Options], monk
     found = compare_texts(bench(public, membership=20), public.parent / "out", **asked)  # type: ignore[arg-type]
     assert len(runs) == 21 and found.tries[0].membership is not None
     assert len(found.tables()["SynBench's membership attack"][0]) == 2 + len(ATTACKED)
+
+
+@pytest.mark.usefixtures("figures")
+def test_two_commands_do_not_share_a_directory(public: Path, runs: list[Options]) -> None:
+    out = private_directory(public.parent / "out")
+    with held(out), pytest.raises(ContractError, match="another command uses it"):
+        compare_texts(bench(public), out, methods=["dp_finetune"], epsilons=[2])
+    assert not runs
+    assert compare_texts(bench(public), out, methods=["dp_finetune"], epsilons=[2]).tries
 
 
 @pytest.mark.usefixtures("figures")

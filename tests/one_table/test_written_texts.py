@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,11 +32,11 @@ from dpsynth_platform.foundation.errors import (
     SpendRepeated,
 )
 from dpsynth_platform.foundation.progress import silent
-from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.foundation.storage import EXAMPLES, read_table
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table import Options, Synthesis, forecast, more_rows, paying, synthesize
 from dpsynth_platform.one_table.audit import synthesis_evidence
-from dpsynth_platform.one_table.place import Place
+from dpsynth_platform.one_table.place import Place, held
 from dpsynth_platform.one_table.rows import bounded_rows
 from dpsynth_platform.one_table.task import task_of
 from dpsynth_platform.privacy.statement import words_of
@@ -366,7 +368,7 @@ def test_texts_of_a_public_table_are_chosen_without_a_model(write: Write, tmp_pa
         write("dp_finetune", public=public, public_why="sentences of a test")
 
 
-@pytest.mark.parametrize("texts", [[None, " \n", ""], [None]])
+@pytest.mark.parametrize("texts", [[None, " \n", ""], [None], ["\u200b\ufeff", "\0\t", "\u00a0"]])
 def test_a_table_without_any_text_costs_nothing(write: Write, tmp_path: Path, texts: list[str | None]) -> None:
     table = letters(60).set_column(2, "remark", pa.array(texts * (60 // len(texts)), pa.string()))
     with pytest.raises(SourceError, match="no row has a text in column 'remark'"):
@@ -435,6 +437,28 @@ def test_a_killed_training_continues_with_the_rows_that_it_had(
     assert not made.spent and states(tmp_path / "out") == ["spent"]
     trained = json.loads((restricted / "models" / made.entry_id / "trained.json").read_text())
     assert 5 <= trained["executed_steps"] <= 7  # of 4 steps and 3 to repeat
+    assert not list(restricted.glob("rows-*"))
+
+
+def test_rows_without_progress_expire(killed: Callable[[str], None], write: Write, tmp_path: Path) -> None:
+    killed("training")
+    restricted = tmp_path / "out" / "restricted"
+    (rows,), (model,) = restricted.glob("rows-*"), restricted.glob("models/*")
+
+    def aged(days: float) -> None:
+        (model / EXAMPLES).mkdir(exist_ok=True)  # as a killed process leaves it; the next command deletes it
+        then = time.time() - days * 86_400
+        for part in (rows, *rows.rglob("*"), model, *model.rglob("*")):
+            os.utime(part, (then, then))
+
+    aged(6.9)
+    with held(tmp_path / "out"):
+        assert rows.is_dir() and not (model / EXAMPLES).exists()
+    aged(7.1)
+    with held(tmp_path / "out"):
+        assert not rows.exists() and model.is_dir()
+    with pytest.raises(SpendRepeated, match="To spend a second time"):
+        write(cap_epsilon=60.0)
     assert not list(restricted.glob("rows-*"))
 
 

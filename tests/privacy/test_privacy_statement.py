@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from dp_accounting import dp_event
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,13 +10,17 @@ from hypothesis import strategies as st
 from dpsynth_platform.contracts.loading import load_contract, load_family
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import upper_bound
+from dpsynth_platform.privacy import statement
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
+    LEAF_KINDS,
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
     GaussianCountsEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
+    SkellamCountsEvent,
+    SkellamSumsEvent,
     ThresholdedCountsEvent,
     event_to_json,
 )
@@ -146,24 +151,36 @@ def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
             DiscreteGaussianCountsEvent(60.0, "add-or-remove", 2),
             GaussianCountsEvent(60.0, "add-or-remove", 2),
             ThresholdedCountsEvent(60.0, 400.0, "add-or-remove", 2),
+            SkellamCountsEvent(1e6, 1, "add-or-remove", 2),
+            SkellamSumsEvent(1e6, 2, 4, "add-or-remove", 2),
             ParallelDpEvent([BoundedRangeSelectionEvent(eps, "add-or-remove", 2) for eps in (0.01, 0.02)]),
         ]
     )
     statement = privacy_statement(contract, budget, event, TRAINED)
     covered = " ".join(statement.covered)
-    for words in ("1 histograms of topics", "100 training steps", "2 tokens", "threshold", "clipped gradients"):
+    expected = ("1 histograms of topics", "100 training steps", "2 tokens", "threshold", "clipped gradients")
+    for words in (*expected, "every cell with Skellam noise", "Sums of vectors of whole numbers (1 set)"):
         assert words in covered
     assert "two columns" not in covered
-    told = {item.assumption: item for item in statement.assumptions}
-    assert told["Samples are Poisson."].because == "By a keyed cryptographic stream."
-    assert [item.holds for words, item in told.items() if words.startswith("Continuous noise")] == ["not stated"]
-    assert any("one parallel branch" in words for words in told)
-    assert any("expected members" in words for words in told)
+    assumptions = {item.assumption: item for item in statement.assumptions}
+    assert assumptions["Samples are Poisson."].because == "By a keyed cryptographic stream."
+    assert [item.holds for words, item in assumptions.items() if words.startswith("Continuous noise")] == ["not stated"]
+    assert any("one parallel branch" in words for words in assumptions)
+    assert any("Skellam" in words for words in assumptions)
+    assert any("expected members" in words for words in assumptions)
     assert "Gumbel" not in str(statement.to_json())
     assert statement.accounting["amplification"] == "by Poisson sampling of records"
     assert "parallel" in statement.accounting["composition"]
     assert 0 < statement.accounting["delta_slack"] < statement.guarantee.delta
     json.dumps(statement.to_json(), allow_nan=False)
+
+
+def test_every_kind_of_event_is_named_among_what_is_covered():
+    """A kind without words would be left out of the statement in silence."""
+    words = yaml.safe_load(Path(statement.__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    assert {*words["covered"], "sampled-gaussian"} == {
+        *LEAF_KINDS
+    }  # of training steps there are sentences of their own
 
 
 def test_mst_says_nothing_of_what_it_does_not_do():

@@ -11,7 +11,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.text.divergences import topic_divergence
-from dpsynth_platform.quality.text.fluency import coherence, perplexity, sentences, zipf_exponent
+from dpsynth_platform.quality.text.fluency import coherence, perplexity, sentences, sentiment, zipf_exponent
 from dpsynth_platform.quality.text.labels import (
     CLASSIFIERS,
     F1,
@@ -92,6 +92,12 @@ def test_frequencies_that_fall_as_one_over_the_rank_have_exponent_one() -> None:
 def test_perplexity_is_over_tokens_of_all_texts() -> None:
     assert perplexity([np.log([0.5, 0.125]), np.zeros(0), np.log([0.25])]) == pytest.approx(4)
     assert math.isnan(perplexity([np.zeros(0)]))
+
+
+def test_sentiment_is_the_mean_tone() -> None:
+    friendly, hostile, plain = "What a wonderful, happy day!", "A terrible crime.", "The table has four legs."
+    assert sentiment([friendly]) > 0.5 and sentiment([hostile]) < -0.5 and sentiment([plain, ""]) == 0
+    assert sentiment([friendly, plain]) == pytest.approx(sentiment([friendly]) / 2)
 
 
 def test_coherence_compares_sentences_of_one_text() -> None:

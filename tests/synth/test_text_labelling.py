@@ -15,6 +15,7 @@ from text_cases import fitted, save_model
 from text_line_cases import TEXTS, public_model
 
 from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.text_generation import Resample
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.accounting import epsilon
@@ -268,7 +269,7 @@ def bounded(tmp_path_factory):
     return place
 
 
-def contract_for(base, *, columns=None, given=("region",), **resample):
+def contract_for(base, *, columns=None, given=("region",), privacy=None, **resample):
     return parse_contract(
         {
             "dataset": "letters",
@@ -283,7 +284,8 @@ def contract_for(base, *, columns=None, given=("region",), **resample):
                 "max_contributions": 1,
                 "guarantee": {"epsilon": 8.0, "delta": 1e-5},
                 "expected_units": 100,
-            },
+            }
+            | (privacy or {}),
             "columns": {
                 "person": {"type": "identifier"},
                 "region": {"type": "categorical", "values": sorted(TEXTS)},
@@ -311,6 +313,27 @@ def contract_for(base, *, columns=None, given=("region",), **resample):
 def planned(base, **changes):
     contract = contract_for(base, **changes)
     return GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "adjacency"), [(8.0, "add-or-remove"), (1.0, "add-or-remove"), (1.0, "replace-one")]
+)
+def test_noise_of_sums_is_a_tenth_of_the_budget_by_default(base, wanted, adjacency):
+    contract = contract_for(
+        base, noise="auto", privacy={"guarantee": {"epsilon": wanted, "delta": 1e-5}, "adjacency": adjacency}
+    )
+    plan = GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
+    assert epsilon(event_from_json(plan.event), 1e-5).epsilon <= wanted
+    (sums,) = [event for event, _ in leaves(event_from_json(plan.event)) if isinstance(event, GaussianSumsEvent)]
+    # Ten such sums have the variance of one with the whole budget, but for the rounding and the search.
+    assert 0.98 * wanted < epsilon(dp_event.SelfComposedDpEvent(sums, 10), 1e-5).epsilon <= wanted
+    assert TextParameters.of(plan).resampling.sigma == sums.sigma
+
+
+def test_noise_by_default():
+    assert Resample(by="labels").noise == "auto"
+    assert Resample().noise == 10.0
+    assert Resample.model_validate({"by": "clusters", "clusters": None, "noise": None}) == Resample()
 
 
 def test_counts_training_and_sums_cost_together_what_is_asked_for(base):

@@ -1,11 +1,12 @@
-"""Measures of texts alone, without real ones: perplexity, Zipf's exponent and coherence (after SynBench, appendix A).
+"""Measures of texts alone, without real ones: perplexity, Zipf's exponent, coherence and tone (after SynBench, appendix
+A).
 
-What belongs here: how likely a fixed public language model finds texts, how their words' frequencies fall, and how
-alike consecutive sentences are. What does not: repetition (`diversity`), comparisons with real ones (`divergences`).
-The emotional tone that SynBench also has needs a classifier that the platform does not have.
+What belongs here: how likely a fixed public language model finds texts, how their words' frequencies fall, how alike
+consecutive sentences are, and how friendly the words. What does not: repetition (`diversity`), comparisons with real
+ones (`divergences`).
 
-Real texts have such figures, too, and nearer to theirs is better. SynBench's perplexity is that of GPT-2, and its
-coherence that of another encoder: figures of other models are not comparable.
+Real texts have such figures, too, and nearer to theirs is better. SynBench's perplexity is that of GPT-2, its coherence
+that of another encoder, and its tone that of a trained classifier: figures of other models are not comparable.
 """
 
 from __future__ import annotations
@@ -78,6 +79,14 @@ def zipf_exponent(texts: Sequence[Codes]) -> float:
     if len(frequent) < LEAST_WORDS:
         return float("nan")
     return -float(np.polyfit(np.log(np.arange(1, len(frequent) + 1)), np.log(frequent), 1)[0])
+
+
+def sentiment(texts: Sequence[str]) -> float:
+    """Mean tone from -1, hostile, to 1, friendly, by a lexicon of English and rules (VADER, Hutto and Gilbert 2014)."""
+    from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
+    analyzer = SentimentIntensityAnalyzer()
+    return float(np.mean([analyzer.polarity_scores(text)["compound"] for text in texts]))
 
 
 def sentences(text: str) -> list[str]:

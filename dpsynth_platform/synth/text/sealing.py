@@ -7,8 +7,8 @@ A part of epsilon goes to noisy counts of the modelled columns (`generate.text.c
 `generate.text.topics.noise` where texts are sorted by topics), by whichever method suits them; the frequency of each
 label or topic is known from these counts only. The rest is for training: its noise is calibrated so that the
 composition of both costs what the contract asks for. Clustered votes for texts, or sums of their features by label
-(`generate.text.resample`), are in the same composition, with the declared noise. Where no column is counted
-(`counted`), the whole guarantee is for the training and for such votes or sums.
+(`generate.text.resample`), are in the same composition, with the declared noise or for a tenth of the budget. Where no
+column is counted (`counted`), the whole guarantee is for the training and for such votes or sums.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dpsynth_platform.contracts.text_generation import (
 )
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.calibration import noise_for
+from dpsynth_platform.privacy.calibration import NOISE_STEP, noise_for
 from dpsynth_platform.privacy.events import DpEvent, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
@@ -47,6 +47,8 @@ LEAST_OVER_NOISE = 3
 _SHARE_BITS = 10
 _CLEARLY_MORE = 1.25
 """Of the noise that alone costs the whole epsilon: so much noise leaves a part for the other mechanisms."""
+_SHARE_OF_CHOICE = 0.1
+"""Of the budget for a choice among texts whose noise is `auto`."""
 COPIES_IN_FULL = 8
 """Weights, gradients, the optimizer's two averages, and in double precision the sums of a batch and of one owner."""
 ACTIVATION_BYTES = 2 * 2**30
@@ -219,15 +221,20 @@ def resampling_of(contract: DataContract, guarantee: Guarantee) -> Choice | None
         assert declared.clusters is not None  # noqa: S101  (the contract fills it in)
         return Resampling(declared.clusters, sigma, declared.pool)
 
+    def all_of_it() -> float:
+        least = noise_for(lambda sigma: chosen(sigma).event(*neighbours), guarantee.epsilon, guarantee.delta)
+        return least.value
+
+    if declared.noise == "auto":
+        # Inverse variances of Gaussian noise add up in a composition.
+        return chosen(math.ceil(all_of_it() / math.sqrt(_SHARE_OF_CHOICE) / NOISE_STEP) * NOISE_STEP)
     reach = chosen(1.0).event(*neighbours).sensitivity.l2
     found = chosen(declared.noise * reach)
     alone = epsilon(found.event(*neighbours), guarantee.delta).epsilon
     if alone >= guarantee.epsilon:
-        all_of_it = noise_for(lambda sigma: chosen(sigma).event(*neighbours), guarantee.epsilon, guarantee.delta)
         raise AccountingError(
             f"generate.text.resample.noise: {declared.noise:g} alone costs epsilon {alone:.3g} of "
-            f"{guarantee.epsilon:g}; accepted: {_CLEARLY_MORE * all_of_it.value / reach:.3g} or more, or a higher "
-            "epsilon"
+            f"{guarantee.epsilon:g}; accepted: {_CLEARLY_MORE * all_of_it() / reach:.3g} or more, or a higher epsilon"
         )
     return found
 

@@ -101,8 +101,11 @@ def test_a_writer_is_trained_and_used_as_a_base_model(place: Path, use: Use) -> 
     schema = pa.schema([(name, pa.string()) for name in contract.columns])
     sealed = TextParameters.calibrated(PlanInputs(contract, schema, Guarantee.target(contract)), found)
     assert sealed.base_digest == found.digest
+    (place / "out/training").mkdir()  # as a kill leaves it, after all is written
+    (place / "out/.adapter.safetensors.0123").write_bytes(b"half")
     again = use()
     assert again.exit_code == 0 and "trained on 30 public texts before" in again.output
+    assert sorted(file.name for file in (place / "out").iterdir()) == ["adapter.safetensors", "writer.json"]
 
 
 def test_an_interrupted_training_gives_the_same_writer(place: Path, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +135,16 @@ def _refusal(directory: Path) -> str:
 
 def test_other_texts_settings_and_directories_in_use_are_refused(place: Path, use: Use) -> None:
     assert use().exit_code == 0
-    assert "another settings; accepted: the command that began it" in use(steps="7").output
+    assert "of other settings; accepted: the command that began it" in use(steps="7").output
+    shutil.copytree(place / "out", place / "broken")
+    (place / "broken/adapter.safetensors").write_bytes(b"damaged")
+    assert "do not belong together" in _refusal(place / "broken") and "do not belong together" in use("broken").output
     pq.write_table(pq.read_table(place / "public.parquet").slice(1), place / "public.parquet")
-    assert "another public texts" in use().output
+    assert "of other public texts" in use().output
     (place / "mine").mkdir()
     (place / "mine/notes.txt").write_text("mine")
     assert "not empty, and no writer" in use("mine").output and (place / "mine/notes.txt").exists()
     assert "is a writer; accepted: another base model" in use("second", base_model="./out").output
-    shutil.copytree(place / "out", place / "broken")
-    (place / "broken/adapter.safetensors").write_bytes(b"damaged")
-    assert "do not belong together" in _refusal(place / "broken")
     save_model(place / "base", tiny_llama(seed=1))
     assert "another model here than the one that was trained" in _refusal(place / "out")
     (place / "busy").mkdir()

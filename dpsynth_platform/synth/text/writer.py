@@ -11,7 +11,7 @@ training then starts from a model that knows the form of its prompts. A writer's
     training/             the state of an incomplete training, which the same command continues
 
 and is a base model (`base_models`) wherever its own base is installed. Batches depend on the texts and the step alone:
-the same command makes the same writer, interrupted or not.
+the same command makes the same writer on the same machine, interrupted or not.
 """
 
 from __future__ import annotations
@@ -31,11 +31,19 @@ from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import ConfigurationError, MechanismFailed
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
-from dpsynth_platform.foundation.storage import HeldByAnother, held, write_durably
+from dpsynth_platform.foundation.storage import HeldByAnother, held, remove_unfinished, write_durably
 from dpsynth_platform.synth.text.aspects import Aspects, Row
 from dpsynth_platform.synth.text.base_models import BaseModel, context_length, load
 from dpsynth_platform.synth.text.trained import batch_of, rows_log_likelihoods
-from dpsynth_platform.synth.text.writer_files import ADAPTER, FORMAT, WRITER, adapter_of, is_writer, write_adapter
+from dpsynth_platform.synth.text.writer_files import (
+    ADAPTER,
+    FORMAT,
+    WRITER,
+    Writer,
+    adapter_of,
+    is_writer,
+    write_adapter,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,8 +120,8 @@ def train_writer(
     """Trains a writer, or continues; returns the content of `writer.json`, and whether it was there before.
 
     Raises:
-        ConfigurationError: there are too few texts, prompts leave no room, the directory is in use or of another
-            training, or the base model cannot be loaded.
+        ConfigurationError: there are too few texts, prompts leave no room, the directory is in use, of another
+            training or damaged, or the base model cannot be loaded.
         MechanismFailed: the weights are no longer finite.
     """
     if len(public.texts) < LEAST_TEXTS:
@@ -124,19 +132,25 @@ def train_writer(
         "public": {**public.about, "column": public.column, "conditions": list(public.columns)},
         "training": asdict(training),
     }
-    _check_place(directory, about)
+    if directory.exists() and not directory.is_dir():
+        raise ConfigurationError(f"{directory}: a file; accepted: a new directory")
     private_directory(directory)
     try:
         with held(directory):
-            if is_writer(directory):
-                return json.loads((directory / WRITER).read_text(encoding="utf-8")), True
-            private_directory(directory / _TRAINING)
-            write_durably(directory / _TRAINING / _TASK, json.dumps(about))
-            judged = _trained(public, base, training, directory, progress, device)
-            found = about | {"adapter": digest_file(directory / ADAPTER), "held_out": judged}
-            write_durably(directory / WRITER, json.dumps(found, indent=1))
+            _check_place(directory, about)
+            was_there = is_writer(directory)
+            if was_there:
+                Writer.read(directory, str(directory))
+            else:
+                private_directory(directory / _TRAINING)
+                write_durably(directory / _TRAINING / _TASK, json.dumps(about))
+                judged = _trained(public, base, training, directory, progress, device)
+                found = about | {"adapter": digest_file(directory / ADAPTER), "held_out": judged}
+                write_durably(directory / WRITER, json.dumps(found, indent=1))
             shutil.rmtree(directory / _TRAINING, ignore_errors=True)
-            return found, False
+            for file in (WRITER, ADAPTER):
+                remove_unfinished(directory / file)
+            return json.loads((directory / WRITER).read_text(encoding="utf-8")), was_there
     except HeldByAnother:
         raise ConfigurationError(f"{directory}: another training writes there; wait for its end") from None
 
@@ -144,10 +158,6 @@ def train_writer(
 def _check_place(directory: Path, about: Mapping[str, Any]) -> None:
     """Refuses a directory with anything but this very training."""
     accepted = "accepted: the command that began it, or a new directory"
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise ConfigurationError(f"{directory}: a file; accepted: a new directory")
     found: dict[str, Any] = {}
     for file in (directory / WRITER, directory / _TRAINING / _TASK):
         if file.is_file():
@@ -159,7 +169,7 @@ def _check_place(directory: Path, about: Mapping[str, Any]) -> None:
             if differs:
                 parts = {"base": "base model", "public": "public texts", "training": "settings"}
                 what = ", ".join(parts.get(key, key) for key in differs)
-                raise ConfigurationError(f"{directory}: holds a writer with another {what}; {accepted}")
+                raise ConfigurationError(f"{directory}: holds a writer of other {what}; {accepted}")
             return
     if any(directory.iterdir()):
         raise ConfigurationError(f"{directory}: not empty, and no writer; accepted: a new directory")

@@ -131,7 +131,7 @@ class Cell:
     def of(cls, written: str, base: str = DEFAULT) -> Cell:
         """From `source/sampled/epsilon/seed`, and `/method` where it is not `dp_finetune`."""
         source, sampled, epsilon, seed, *method = written.split("/")
-        return cls(source, sampled, epsilon, int(seed), *(method or [PLAIN]), base)
+        return cls(source, sampled, epsilon, int(seed), *method, base=base)
 
     @property
     def generator(self) -> str:

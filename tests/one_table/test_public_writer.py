@@ -110,7 +110,7 @@ def test_a_writer_is_trained_and_used_as_a_base_model(place: Path, use: Use) -> 
 
 def test_an_interrupted_training_gives_the_same_writer(place: Path, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     assert use("whole").exit_code == 0
-    whole, steps = writer._step, []
+    whole, steps = writer._step, list[int]()
 
     def stopped(*arguments: Any) -> None:
         if len(steps) == 5:

@@ -62,8 +62,9 @@ _WARMUP = 0.05
 """Of the steps, in which the learning rate rises."""
 _BOUND = 1.0
 """Of a gradient's norm."""
-_TRAINED_ON, _ORDER, _JUDGED = 0, 1, 2
-"""Begin the seeds of what is drawn: a text's aspects in training, the order of texts, aspects of held-out texts."""
+_TRAINED_ON, _ORDER, _JUDGED, _INITIAL = 0, 1, 2, 3
+"""Begin the seeds of what is drawn of public things alone: a text's aspects in training, the order of texts, aspects of
+held-out texts, the adapter's first weights."""
 
 
 @dataclass(frozen=True)
@@ -207,10 +208,9 @@ def _trained(
     filler = int(tokenizer.eos_token_id)
     place = torch.device(device)
     before = _nats(model, held_out, filler)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_TRAINED_ON)  # first weights of the adapter
-        model = adapted(model, adapter_of(training.rank)).to(place)
+    model = adapted(model, adapter_of(training.rank)).to(place)
     weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    _initialize(weights)
     optimizer = torch.optim.AdamW(weights.values(), lr=training.learning_rate, weight_decay=0.0)
     state = directory / _TRAINING / _STATE
     begin = _restore(state, weights, optimizer)
@@ -232,6 +232,17 @@ def _trained(
     write_adapter(directory, weights)
     after = _nats(model.cpu(), held_out, filler)
     return {"texts": size, "nats_a_token": {"before": before, "after": after}}
+
+
+def _initialize(weights: Mapping[str, Tensor]) -> None:
+    """Redraws the adapter's first weights as peft draws them: A uniform, B 0. Torch's shared generator has no fixed seed."""
+    import torch
+
+    rng = np.random.default_rng([_INITIAL])
+    with torch.no_grad():
+        for name, value in weights.items():
+            if ".lora_A." in name:
+                value.copy_(torch.from_numpy(rng.uniform(-1.0, 1.0, tuple(value.shape)) / math.sqrt(value.shape[1])))
 
 
 def _batch(aspects: Aspects, order: Sequence[int], step: int, size: int) -> list[Row]:

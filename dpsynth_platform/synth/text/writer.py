@@ -235,7 +235,7 @@ def _trained(
 
 
 def _initialize(weights: Mapping[str, Tensor]) -> None:
-    """Redraws the adapter's first weights as peft draws them: A uniform, B 0. Torch's shared generator has no fixed seed."""
+    """Redraws the adapter's first weights as peft draws them (A uniform, B 0), with no seed of torch's generator."""
     import torch
 
     rng = np.random.default_rng([_INITIAL])

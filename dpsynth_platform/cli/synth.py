@@ -304,6 +304,64 @@ def synth_topics(
     output.print("In a contract: generate.text.topics: {model: PATH, public: why it contains nothing of the data}")
 
 
+@synth_app.command("writer")
+def synth_writer(
+    output: TerminalOutput,
+    public: Annotated[
+        Path,
+        typer.Option(
+            help="A public table of texts: Parquet, Delta, CSV or JSON lines. No mechanism protects its rows."
+        ),
+    ],
+    public_why: Annotated[str, typer.Option(help="Why it is public; the writer's file and lineage say it.")],
+    text: Annotated[
+        str, typer.Option(help="The column of texts; best named as the private texts' column, which ends each prompt.")
+    ],
+    out: Annotated[Path, typer.Option(help="New directory for the writer, or that of the same command's earlier run.")],
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Columns whose values stand before a text, such as its kind, {SEVERAL}."),
+    ] = None,
+    base_model: Annotated[
+        str | None, typer.Option(help="The language model that learns, by name or path; default: smollm2-135m.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Of the training.")] = 500,
+    batch_size: Annotated[int, typer.Option(help="Texts of a step.")] = 16,
+    max_tokens: Annotated[
+        int, typer.Option(help="Most tokens of a prompt and its text, which is cut off there.")
+    ] = 128,
+    learning_rate: Annotated[float, typer.Option(help="The highest one.")] = 1e-3,
+    rank: Annotated[int, typer.Option(help="Of the adapter that is trained (LoRA).")] = 16,
+) -> None:
+    """Trains a language model, without privacy, to write public texts from keywords: a base model for private texts.
+
+    The same command continues an interrupted training. The budget covers nothing that the writer discloses.
+    """
+    from dpsynth_platform.one_table.public_writer import make_writer
+    from dpsynth_platform.synth.text.base_models import DEFAULT
+    from dpsynth_platform.synth.text.writer import WriterTraining
+
+    with bars(output.console) as progress, workspace("dpsynth-writer-"):
+        made = make_writer(
+            public,
+            public_why,
+            text,
+            out,
+            conditions=column_names("--condition", condition, ContractError),
+            base=base_model or DEFAULT,
+            training=WriterTraining(steps, batch_size, learning_rate, max_tokens, rank),
+            progress=progress,
+        )
+    texts, judged = made.about["public"]["texts"], made.about["held_out"]
+    output.json(made.about | {"directory": str(out), "was_there": made.was_there})
+    output.print(f"{out}: a writer, trained on {texts} public texts{' before' if made.was_there else ''}")
+    before, after = (judged["nats_a_token"][moment] for moment in ("before", "after"))
+    output.print(f"log-likelihood of {judged['texts']} held-out texts: {before:.3f} nats a token, then {after:.3f}")
+    for warning in made.warnings:
+        output.print(warning)
+    output.print("For one table: --base-model PATH, from / or ./. In a contract: generate.base_model: PATH, from /.")
+
+
 def _show(output: TerminalOutput, made: Synthesis) -> None:
     from dpsynth_platform.one_table.assumed import empty_in_words
     from dpsynth_platform.synth.tabular.domain import filled_in_words

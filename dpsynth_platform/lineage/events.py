@@ -1,6 +1,7 @@
 """Our own run events, made with OpenLineage's client.
 
-What belongs here: the events of a step, of a run that was closed afterwards and of a registered use, as documents, and
+What belongs here: the events of a step, of a run that was closed afterwards, of a registered use and of a writer's
+training, as documents, and
 a recorded event as the client sends it. What does not: facets (`facets`), and recording or sending (`emitter`,
 `receivers`).
 
@@ -87,6 +88,35 @@ def use_event(release: Node, product: DatasetName | None, purpose: Purpose, by: 
         job=Job(naming.JOB_NAMESPACE, f"use.{purpose}", facets.job("", ())),
         inputs=[InputDataset(release.name.namespace, release.name.name)],
         outputs=[OutputDataset(product.namespace, product.name)] if product else [],
+        producer=facets.PRODUCER,
+    )
+    return _document(event)
+
+
+def writer_event(
+    writer: tuple[DatasetName, str], public: tuple[DatasetName, str], base: DatasetName, why: str
+) -> Event:
+    """A run of our own that trained a writer on a public table, without privacy. The same writer gives the same run.
+
+    Args:
+        writer, public: names, each with the digest of the content.
+        why: why the table is public.
+    """
+    (made, digest), (table, content) = writer, public
+    about = facets.merge(
+        facets.file_type("MODEL"), facets.version(digest), facets.base_model(base), facets.training(table)
+    )
+    event = RunEvent(
+        eventType=RunState.COMPLETE,
+        eventTime=_now(),
+        run=Run(str(uuid.uuid5(uuid.NAMESPACE_URL, f"{made}@{digest}"))),
+        job=Job(naming.JOB_NAMESPACE, "writer", facets.job("", ())),
+        inputs=[
+            InputDataset(
+                table.namespace, table.name, facets=facets.merge(facets.documentation(why), facets.version(content))
+            )
+        ],
+        outputs=[OutputDataset(made.namespace, made.name, facets=about)],
         producer=facets.PRODUCER,
     )
     return _document(event)

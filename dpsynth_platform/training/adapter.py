@@ -10,7 +10,7 @@ from typing import Any
 
 from dpsynth_platform.foundation.errors import MechanismFailed, TrainingRefused
 from dpsynth_platform.training.families import has_encoder
-from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.plan import Adapter, TrainingPlan
 
 MARK = "lora_"
 """Part of the name of an adapter's parameters."""
@@ -31,13 +31,18 @@ def with_adapter(model: Any, plan: TrainingPlan) -> Any:
                 ["generate.training.adapter: all weights of an encoder-decoder model; accepted: an adapter (LoRA)"]
             )
         return model.requires_grad_(True)
+    return adapted(model, plan.adapter)
+
+
+def adapted(model: Any, adapter: Adapter) -> Any:
+    """The model with a new adapter, which alone is trainable (`with_adapter`)."""
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
 
     transposed = any(isinstance(layer, Conv1D) for layer in model.modules())
     config = LoraConfig(
-        r=plan.adapter.rank,
-        lora_alpha=plan.adapter.alpha,
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
         lora_dropout=0.0,
         target_modules="all-linear",
         fan_in_fan_out=transposed,

@@ -139,7 +139,7 @@ def measure(cell: Cell, source: Source, effort: Effort, data: Path) -> list[Line
 
 def texts_of(cell: Cell, source: Source, effort: Effort, data: Path) -> tuple[pa.Table, pa.Table, int]:
     """A source's real texts as cut, those that may be read and those held out; and how many tokens the model knows."""
-    tokenizer = load(deployed(DEFAULT))[1]
+    tokenizer = load(deployed(cell.base))[1]
     encoder = Encoder(layout_of(contract_of(replace(cell, method=PLAIN), source, effort)), tokenizer)
     return *divided(cut(source.rows(data), encoder), source, cell.seed), len(tokenizer)
 
@@ -192,6 +192,7 @@ def main() -> None:
     parser.add_argument(
         "--cells", nargs="*", help="source/sampled/epsilon/seed[/method]; by default all, the most telling first"
     )
+    parser.add_argument("--base-model", default=DEFAULT, help="as in a contract; of a writer, its path, from /")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--smoke", action="store_true", help="a few short texts and steps: figures mean nothing")
     parser.add_argument("--copies", action="store_true", help="prints what the attack finds of texts that are copied")
@@ -220,7 +221,13 @@ def main() -> None:
     if chosen.smoke:
         sources = {name: source.smaller(SMOKE_UNITS) for name, source in SOURCES.items()}
         effort = Effort(batch=8, steps=2, texts=96, likelihoods=4)
-    run([Cell.of(cell) for cell in written], sources, effort, Path(os.environ["DPSYNTH_BENCH_DATA"]), chosen.results)
+    run(
+        [Cell.of(cell, chosen.base_model) for cell in written],
+        sources,
+        effort,
+        Path(os.environ["DPSYNTH_BENCH_DATA"]),
+        chosen.results,
+    )
 
 
 if __name__ == "__main__":

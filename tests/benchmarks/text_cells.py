@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.quality.text.corpora import LEAST_TEXTS
+from dpsynth_platform.synth.text.base_models import DEFAULT
 from dpsynth_platform.synth.text.layout import Encoder
 
 Row = tuple[str, str, str]
@@ -113,19 +114,24 @@ class Effort:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one line of the results is about."""
+    """What one line of the results is about.
+
+    Attributes:
+        base: the base model; tables do not distinguish it, so that another's results need a file of their own.
+    """
 
     source: str
     sampled: str
     epsilon: str
     seed: int
     method: str = PLAIN
+    base: str = DEFAULT
 
     @classmethod
-    def of(cls, written: str) -> Cell:
+    def of(cls, written: str, base: str = DEFAULT) -> Cell:
         """From `source/sampled/epsilon/seed`, and `/method` where it is not `dp_finetune`."""
         source, sampled, epsilon, seed, *method = written.split("/")
-        return cls(source, sampled, epsilon, int(seed), *method)
+        return cls(source, sampled, epsilon, int(seed), *method, base=base)
 
     @property
     def generator(self) -> str:

@@ -49,7 +49,7 @@ from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.synth.interface import Checkpoints, PlanInputs, SealedPlan, generator
-from dpsynth_platform.synth.text.base_models import DEFAULT
+from dpsynth_platform.synth.text.base_models import DEFAULT, BaseModel
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.inference_choice import DIFFERENCE, PARTS, log_probabilities
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
@@ -120,7 +120,7 @@ def affordable(cell: Cell, source: Source, effort: Effort) -> tuple[DataContract
 
 def sealed(contract: DataContract) -> SealedPlan:
     """What `Generator.plan` seals."""
-    method, base = contract.generate.method, deployed(DEFAULT)
+    method, base = contract.generate.method, base_of(contract)
     inputs = PlanInputs(contract, SCHEMA, Guarantee.target(contract))
     parameters: PlanParameters
     if method == "aug_pe":
@@ -130,6 +130,11 @@ def sealed(contract: DataContract) -> SealedPlan:
     else:
         parameters = TextParameters.calibrated(inputs, base)
     return SealedPlan.of(method, inputs, parameters.parts(inputs), "the benchmark's")
+
+
+def base_of(contract: DataContract) -> BaseModel:
+    """The base model of a cell; where no model is asked, the default one, which `fit` describes all the same."""
+    return deployed(contract.generate.base_model or DEFAULT)
 
 
 def contract_of(
@@ -144,7 +149,7 @@ def contract_of(
     owned = source.most > 1
     text: dict[str, Any] = {"column": "text", "given": ["label"], "max_tokens": source.max_tokens}
     longest = source.max_tokens - LABEL_TOKENS
-    generate: dict[str, Any] = {"method": cell.generator, "base_model": DEFAULT, "rows": effort.texts, "text": text}
+    generate: dict[str, Any] = {"method": cell.generator, "base_model": cell.base, "rows": effort.texts, "text": text}
     if cell.trains:
         generate["training"] = training_of(cell, source, effort)
     if cell.generator == "ctcl":
@@ -262,7 +267,7 @@ def fit(way: Planned, real: pa.Table, place: Path) -> Path:
     bounded = real.select(["label", "text"]).append_column(OWNER_COLUMN, pa.array(owners))
     bounded = bounded.append_column(RECORD_COLUMN, real["record"])
     write_table(place / "bounded", bounded.schema, bounded.to_batches())
-    base = deployed(DEFAULT)
+    base = base_of(way.contract)
     described = place / "base.json"
     described.write_text(json.dumps(asdict(base) | {"directory": str(base.directory)}))
     directory = place / "model"

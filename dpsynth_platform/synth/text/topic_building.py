@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +122,31 @@ def _keywords(similarity: npt.NDArray[np.float32], phrases: Sequence[str]) -> li
             size += 1
         made.append(words)
     return made
+
+
+def text_keywords(texts: Sequence[str]) -> list[str]:
+    """The words of each text that are most its own among these texts, by TF-IDF; "" for a text without such words."""
+    weights, words = _weighted_words(texts)
+    made = []
+    for row in range(len(texts)):
+        own = weights.getrow(row)
+        order = own.indices[np.argsort(-own.data, kind="stable")]
+        made.append(_distinct(order, words, KEYWORDS))
+    return made
+
+
+def _weighted_words(texts: Sequence[str]) -> tuple[Any, list[str]]:
+    """TF-IDF of words that are no stop words, as a sparse matrix of shape (texts, words), and the words."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    counted = TfidfVectorizer(stop_words="english", token_pattern=rf"\b{_WORD.pattern}\b", sublinear_tf=True)
+    try:
+        weights = counted.fit_transform(texts)
+    except ValueError:  # no text has any such word
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix((len(texts), 1)), [""]
+    return weights.tocsr(), counted.get_feature_names_out().tolist()
 
 
 def _distinct(order: npt.NDArray[np.int64], phrases: Sequence[str], size: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from dpsynth_platform.synth.text.base_models import BaseModel, base_model, load
 from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.training import weights
 from dpsynth_platform.training.plan import TrainingPlan
+
+if TYPE_CHECKING:
+    import torch
 
 _AT_ONCE = 16
 """Texts of a batch."""
@@ -114,25 +117,37 @@ def rows_log_likelihoods(
     import torch
 
     from dpsynth_platform.training.clipping import example_losses
-    from dpsynth_platform.training.families import IGNORED, as_called
+    from dpsynth_platform.training.families import as_called
 
     found: list[float] = []
     for start in range(0, len(rows), _AT_ONCE):
-        part = rows[start : start + _AT_ONCE]
-        width = max(len(prompt) + len(body) for prompt, body in part)
-        tokens = torch.full((len(part), width), filler)
-        mask = torch.zeros_like(tokens)
-        labels = torch.full_like(tokens, IGNORED)
-        for row, (prompt, body) in enumerate(part):
-            length = len(prompt) + len(body)
-            tokens[row, :length] = torch.tensor([*prompt, *body])
-            mask[row, :length] = 1
-            labels[row, len(prompt) : length] = tokens[row, len(prompt) : length]
-        inputs, labels = as_called(model, {"input_ids": tokens, "attention_mask": mask, "labels": labels})
+        inputs, labels = as_called(model, batch_of(rows[start : start + _AT_ONCE], filler))
         with torch.no_grad():
             logits = model(**inputs).logits
         found += (-example_losses(logits, labels)).tolist()
     return np.array(found, dtype=np.float64)
+
+
+def batch_of(rows: Sequence[tuple[Sequence[int], Sequence[int]]], filler: int) -> dict[str, torch.Tensor]:
+    """Prompts and their continuations as a batch, [rows, longest], with labels for the continuations alone.
+
+    Args:
+        filler: the token that pads shorter rows, under a mask.
+    """
+    import torch
+
+    from dpsynth_platform.training.families import IGNORED
+
+    width = max(len(prompt) + len(body) for prompt, body in rows)
+    tokens = torch.full((len(rows), width), filler)
+    mask = torch.zeros_like(tokens)
+    labels = torch.full_like(tokens, IGNORED)
+    for row, (prompt, body) in enumerate(rows):
+        length = len(prompt) + len(body)
+        tokens[row, :length] = torch.tensor([*prompt, *body])
+        mask[row, :length] = 1
+        labels[row, len(prompt) : length] = tokens[row, len(prompt) : length]
+    return {"input_ids": tokens, "attention_mask": mask, "labels": labels}
 
 
 def _trainable(model: Any) -> dict[str, Any]:

@@ -43,7 +43,12 @@ def node_up(
         Path, typer.Argument(help="Parquet file or a directory of them, Delta table, or CSV file: the own rows.")
     ],
     policy: _PolicyFile,
-    schema: Annotated[Path, typer.Option(help="YAML file with `columns:` as in a contract, the same at all.")],
+    schema: Annotated[
+        Path,
+        typer.Option(
+            help="YAML file with `columns:` as in a contract, as in the plan; further ones with `ignore: true`."
+        ),
+    ],
     owners: Annotated[
         str | None, typer.Option(help="The column that names the owner of each row; default: each row is its own unit.")
     ] = None,
@@ -139,7 +144,7 @@ def _show(output: TerminalOutput, plan: MarginalsPlan) -> None:
             ("method", plan.sealed.method),
             ("columns", ", ".join(plan.domain.reads)),
             ("guarantee", f"epsilon {guarantee.epsilon:g}, delta {guarantee.delta:g}, {guarantee.adjacency}"),
-            ("unit", f"{guarantee.unit}: {terms.max_contributions} records each, in {terms.silos} participants' rows"),
+            ("unit", f"{guarantee.unit}: up to {terms.max_contributions} records in the rows of each of {terms.silos}"),
             ("participants", ", ".join(terms.participants)),
             ("finish at least", str(terms.minimum)),
             ("may collude", str(terms.colluders)),

@@ -265,6 +265,13 @@ class MarginalsPlan:
         return _rounds(self.sealed.method, len(self.domain))
 
     @property
+    def most_cells(self) -> list[int]:
+        """Of each round's tables together; of later rounds an upper bound, as noisy counts decide on states."""
+        states = self.domain.most_states
+        pairs = sorted((one * other for one, other in itertools.combinations(states, 2)), reverse=True)
+        return [sum(self.domain.sizes) if stage == _ONE_WAY else sum(pairs[:tables]) for stage, tables in self.rounds]
+
+    @property
     def event(self) -> DpEvent:
         """What a whole run costs one unit, against all whom `trust` names."""
         return _event(self.terms, [number for _, number in self.rounds], self.guarantee.adjacency)
@@ -320,7 +327,7 @@ class MarginalsPlan:
         except (KeyError, TypeError):
             valid = False
         if not valid:
-            raise AccountingError(f"round {index!r} has tables that the plan does not allow")
+            raise AccountingError("a round has tables that the plan does not allow")
         counted = [max(column) + 1 for column in groups]
         length = sum(math.prod(counted[column] for column in table) for table in tables)
         plan = self.terms.sum_of(index, len(tables), length, self.guarantee.adjacency)
@@ -341,9 +348,10 @@ class MarginalsPlan:
             return self.round(index, [(column,) for column in columns], [range(size) for size in self.domain.sizes])
         states, groups, one_way = prepared(self.domain, measured[0])
         chosen: Sequence[Clique] = list(itertools.combinations(columns, 2))
-        if stage == _JOINT and self.sealed.method == "aim":
+        chooses = stage == _JOINT and len(measured) > 1  # of two columns, there is one pair
+        if chooses and self.sealed.method == "aim":
             chosen = _farthest_from_model(groups, one_way, measured[-1], self._noise(index), most)
-        elif stage == _JOINT and len(measured) > 1:
+        elif chooses:
             chosen = _spanning_tree(one_way, measured[-1])
         return self.round(index, chosen, [state.state_of.tolist() for state in states])
 

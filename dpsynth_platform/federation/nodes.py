@@ -4,8 +4,8 @@ What belongs here: the messages of a run, who may send them, and what each one s
 approves and pays (`participants`), the steps of a secure sum (`secure_sum`), and how bytes travel (`Link`).
 
 A message to a node is a line of JSON, a content, and the coordinator's signature of both together with the node's name.
-So a relay can lose messages, and no more: without a signature, it could spend a participant's budget by runs of its own
-making. The kinds:
+A reply ends with the node's signature of it and of the message. So a relay can lose, delay and repeat messages, and no
+more: without signatures, it could spend a participant's budget by runs of its own making, and change sums. The kinds:
 
     propose   the plan's text; the node reserves, and replies with its signature of run and plan
     start     the signatures of all who reserved; the node spends
@@ -13,12 +13,14 @@ making. The kinds:
     complete  the digest of the model; the node notes it
     withdraw  nothing; a node that has not started releases its reservation
 
-A node starts a run only with signatures of at least `minimum` participants of the plan, checked by its own roster. So
-the coordinator alone cannot make one participant spend for a run that has no others.
+A node starts a run only with signatures of at least `minimum` participants of the plan, checked by its own roster: that
+they have reserved. Whether they take part is the coordinator's matter: it can start one alone, whose budget is then
+spent, up to its cap, for a run that opens nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -28,6 +30,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from dpsynth_platform.contracts.base import shown_value
 from dpsynth_platform.federation.coordinator import run_rounds
 from dpsynth_platform.federation.marginals import MarginalsPlan, Round
 from dpsynth_platform.federation.masks import framed
@@ -50,7 +53,7 @@ PROPOSE, START, SUM, COMPLETE, WITHDRAW = "propose", "start", "sum", "complete",
 LABEL = b"dpsynth-run-1"
 MOST_PLAN_BYTES = 2**26
 """Of a plan or a round's tables: their length grows with the values of all columns."""
-_SIGNATURE = 64
+SIGNATURE_BYTES = 64
 
 
 @dataclass
@@ -81,12 +84,16 @@ class Node:
             )
 
     def answer(self, message: bytes) -> bytes:
-        """The reply to a message.
+        """The signed reply to a message.
 
         Raises:
             RoundRefused: the message is not the coordinator's, or not of a run or round that is under way here.
             DpsynthError: as `Participant` and `Member` refuse it.
         """
+        reply = self._answer(message)
+        return reply + sign(self.identity, _replied(message, reply))
+
+    def _answer(self, message: bytes) -> bytes:
         head, content = _opened(message, self.name, self._coordinator)
         kind, run_id = head["kind"], head["run"]
         if kind == PROPOSE:
@@ -103,7 +110,7 @@ class Node:
         elif kind == SUM:
             return self._sum(run_id, head.get("round"), content)
         else:
-            raise RoundRefused(f"a message of kind {kind!r}; accepted: {', '.join(_KINDS)}")
+            raise RoundRefused(f"a message of kind {shown_value(kind)}; accepted: {', '.join(_KINDS)}")
         return b""
 
     def _propose(self, run_id: str, content: bytes) -> bytes:
@@ -120,7 +127,9 @@ class Node:
         for name, signature in signatures.items():
             place = self.roster.places.get(name)
             if place is None or not is_valid(self.roster.keys[place], _reserved(run_id, digest), signature):
-                raise LedgerError(f"no signature of {name!r} that it has reserved this plan; accepted: its own")
+                raise LedgerError(
+                    f"no signature of {shown_value(name)} that it has reserved this plan; accepted: its own"
+                )
         self._runs[run_id] = self.participant.start(run_id, dict.fromkeys(signatures, digest))
         self.report(f"run {run_id}: started by {', '.join(sorted(signatures))}; what was reserved is spent")
         return b""
@@ -217,9 +226,16 @@ class Coordinator:
     def ask(
         self, kind: str, run_id: str, contents: Mapping[str, bytes], document: Mapping[str, Any] | None = None
     ) -> Mapping[str, bytes]:
-        """Sends each node a signed message, and gives the replies that came."""
+        """Sends each node a signed message, and gives the replies that came with the node's own signature."""
         head = {"kind": kind, "run": run_id} | ({} if document is None else {"round": document})
-        return self._link.ask({name: _sealed(head, body, name, self._key) for name, body in contents.items()})
+        messages = {name: _sealed(head, body, name, self._key) for name, body in contents.items()}
+        found = {}
+        for name, reply in self._link.ask(messages).items():
+            body, signature = reply[:-SIGNATURE_BYTES], reply[-SIGNATURE_BYTES:]
+            key = self._roster.keys[self._roster.places[name]] if name in messages else None
+            if key is not None and is_valid(key, _replied(messages[name], body), signature):
+                found[name] = body
+        return found
 
     def _reserve(self, run_id: str, plan: MarginalsPlan, roster: Roster) -> dict[str, bytes]:
         replies = self.ask(PROPOSE, run_id, dict.fromkeys(roster.names, plan.to_json().encode()))
@@ -277,6 +293,11 @@ def _reserved(run_id: str, digest: str) -> bytes:
     return framed(LABEL, b"reserved", run_id.encode(), digest.encode())
 
 
+def _replied(message: bytes, reply: bytes) -> bytes:
+    """What a node signs of its reply: it fits one message alone, which names the node."""
+    return framed(LABEL, b"reply", hashlib.sha256(message).digest(), reply)
+
+
 def _sealed(head: Mapping[str, Any], content: bytes, receiver: str, key: Ed25519PrivateKey) -> bytes:
     line = json.dumps(head, separators=(",", ":"), sort_keys=True).encode() + b"\n"
     return line + content + sign(key, framed(LABEL, b"message", receiver.encode(), line, content))
@@ -285,9 +306,9 @@ def _sealed(head: Mapping[str, Any], content: bytes, receiver: str, key: Ed25519
 def _opened(message: bytes, receiver: str, key: Ed25519PublicKey) -> tuple[dict[str, Any], bytes]:
     """Head and content. Nothing is parsed before the signature is checked."""
     line, found, rest = message.partition(b"\n")
-    content, signature = rest[:-_SIGNATURE], rest[-_SIGNATURE:]
+    content, signature = rest[:-SIGNATURE_BYTES], rest[-SIGNATURE_BYTES:]
     signed = framed(LABEL, b"message", receiver.encode(), line + found, content)
-    if len(rest) < _SIGNATURE or not is_valid(key, signed, signature):
+    if len(rest) < SIGNATURE_BYTES or not is_valid(key, signed, signature):
         raise RoundRefused("a message that the coordinator has not signed for this participant; accepted: its own")
     try:
         head = json.loads(line)

@@ -16,6 +16,7 @@ has its `Run`, which counts rounds: after it is killed, this participant has dro
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from dpsynth_platform.federation.rounds import Roster, public_key
 from dpsynth_platform.federation.sums import MOST_PARTICIPANTS, SCALE, Whole, clip
 from dpsynth_platform.foundation.digests import canonical_digest, canonical_json
 from dpsynth_platform.foundation.errors import (
+    AccountingError,
     BudgetExceeded,
     ConfigurationError,
     ContractError,
@@ -48,6 +50,8 @@ from dpsynth_platform.ledger.store import Ledger, Opening
 from dpsynth_platform.synth.tabular.domain import Domain
 
 Count = Annotated[int, Field(ge=1, le=MOST_PARTICIPANTS)]
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Policy(Part):
@@ -71,7 +75,11 @@ class Policy(Part):
         "person", description="Whether a person approves each run, or all that this policy allows are approved."
     )
     minimum: int = Field(ge=2, le=MOST_PARTICIPANTS, description="The fewest finishing participants of a round.")
-    colluders: int = Field(0, ge=0, description="So many others' shares of noise must be counted as known, at least.")
+    colluders: int = Field(
+        1,
+        ge=0,
+        description="So many shares of noise must be counted as known, at least; each participant knows its own.",
+    )
     max_contributions: int = Field(ge=1, le=MOST_CONTRIBUTIONS, description="By which its own rows are bounded.")
     silos: Count = Field(1, description="In so many participants' rows one person may be.")
     most_cells: int = Field(2**24, ge=1, description="Of all tables of a round.")
@@ -80,6 +88,8 @@ class Policy(Part):
     def _possible(self) -> Self:
         if self.family.mode != "family":
             raise ValueError("family.mode: 'per-owner'; accepted: family")
+        if self.family.owner_normalization:
+            raise ValueError("family.owner_normalization: not applied to a node's rows; accepted: none, and equal ids")
         if self.name not in self.participants:
             raise ValueError(f"participants: without {self.name}; accepted: all names, the own one among them")
         try:
@@ -159,6 +169,8 @@ class Participant:
         plan, policy = MarginalsPlan.from_json(text), self.policy
         declared = {canonical_json(column) for column in self.domain.to_json()}
         faults = list(policy.faults(plan))
+        if (cells := max(plan.most_cells)) > policy.most_cells:
+            faults.append(f"most_cells: up to {cells} in a round; accepted: up to {policy.most_cells}")
         faults += [
             f"columns: {visible(column.name)} is declared otherwise here, or not at all; accepted: the same type, "
             "values and range at all participants"
@@ -188,7 +200,7 @@ class Participant:
         Raises:
             ContractError, BudgetExceeded, AccountingError, GrantRefused: as `allowed`.
             BudgetExceeded: it exceeds the cap of the account.
-            SpendRepeated: the run was started before.
+            SpendRepeated: the run was started or withdrawn before. A relay that repeats its messages starts nothing.
             LedgerError: the run's name is another plan's, or the account has other terms.
         """
         plan, policy = self.allowed(text), self.policy
@@ -202,6 +214,8 @@ class Participant:
         )
         opening = Opening(policy.family, (), f"federated {policy.dataset}", ())
         family, key = policy.family.family, canonical_digest({"federated-run": run_id, "dataset": policy.dataset})
+        if any(attempt.state == "void" for attempt in self.ledger.attempts(key)):
+            raise SpendRepeated("the run was withdrawn; accepted: another name")
         entry = self.ledger.reserve(family, key, request, None, "compose", opening=opening)
         if entry.state != "reserved":
             raise SpendRepeated(f"the run of ledger entry {entry.entry_id} is complete; accepted: another name")
@@ -274,6 +288,8 @@ class Run:
             ContractError: it has more cells than the policy allows.
             SpendRepeated: it was opened before, or a later one.
         """
+        if not isinstance(document, dict) or document.keys() != {"index", "cliques", "cell_groups"}:
+            raise AccountingError("a round that is no object of index, cliques and cell_groups")
         asked = self.plan.round(**document)
         if asked.sum.length > self.policy.most_cells:
             raise ContractError(f"a round of {asked.sum.length} cells; accepted: up to {self.policy.most_cells}")
@@ -293,7 +309,9 @@ class Run:
         return units
 
     def complete(self, model_digest: str) -> Entry:
-        """Notes the model that the run has paid for, and ends it."""
+        """Notes the model that the run has paid for, and ends it. Raises `LedgerError` for what is no digest."""
+        if not _DIGEST.fullmatch(model_digest):
+            raise LedgerError("what is no digest of a model; accepted: 64 hexadecimal digits")
         with self._lock:
             self._next = len(self.plan.rounds)
         return self.ledger.complete(self.entry_id, model_digest)

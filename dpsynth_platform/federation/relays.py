@@ -2,7 +2,8 @@
 
 What belongs here: bytes to and from a local socket. What does not: what they mean, and the network. A relay is another
 process, of another user where possible, without access to rows and keys (`deploy/flower`, an app of Flower). All that
-it can do is to lose messages or to make some up: those are signed, and encrypted where the aggregator must not read.
+it can do is to lose, delay and repeat messages: they are signed both ways, and encrypted where the aggregator must not
+read.
 
 A frame is 8 bytes of length, most significant first, and so many bytes. To a participant goes one frame, and one comes
 back; an empty one asks for its name. To the coordinator's relay go the number of requests, and the name and the body of
@@ -14,15 +15,16 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from dpsynth_platform.foundation.errors import ConfigurationError, DpsynthError
 
 PATIENCE_SECONDS = 60.0
-"""How long a connected relay may be silent within a frame."""
+"""How long a connected relay may be silent within a frame, and twice that for the whole of one."""
 MOST_NAME_BYTES = 256
 _LENGTH = 8
 
@@ -89,12 +91,16 @@ def serve(
                 continue
             with relay, relay.makefile("rb") as stream:
                 relay.settimeout(PATIENCE_SECONDS)
+                late = threading.Timer(2 * PATIENCE_SECONDS, _shut, [relay])  # of one that sends byte after byte
+                late.start()
                 try:
                     request = _receive(stream, most_bytes)
+                    late.cancel()
                     _send(relay, answer(request) if request else name.encode())
                 except DpsynthError as error:
                     report(f"refused: {error}")
                 except (EOFError, OSError):
+                    late.cancel()
                     report(f"a message was cut off, or is longer than {most_bytes} bytes; nothing was done for it")
 
 
@@ -131,6 +137,11 @@ class RelayLink:
                 "the relay has gone, is silent or sends no frames; accepted: one that is there until the run ends"
             ) from None
         return replies
+
+
+def _shut(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _answers(place: Path) -> bool:

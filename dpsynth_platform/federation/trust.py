@@ -45,7 +45,9 @@ def protections(trust: str, cost: Sequence[SumPlan] | DpEvent | float, delta: fl
       Participants that collude, also with the aggregator, know their own shares and data, which leaves the same; the
       recipient sees no more. All have the guarantee of the plans' events, which count honest shares alone
       (`sums.SumPlan`). It is not larger against the recipient alone, as colluders may not have added their shares. A
-      participant always knows its own share: a plan that counts no share as known promises nothing against one.
+      participant always knows its own share: a plan that counts no share as known promises nothing against one. Against
+      all but the recipient it also rests on cryptography (`secure_sum`): with masks that are broken, a vector stands
+      under its own share of noise alone.
     - `local`: a report is private before it leaves the unit; everything else is post-processing of all reports.
 
     Args:

@@ -25,7 +25,7 @@ from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES, Node
 from dpsynth_platform.federation.participants import Participant, Policy
 from dpsynth_platform.federation.relays import serve
-from dpsynth_platform.foundation.errors import ContractError, GrantRefused, NotFound
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused, NotFound, SchemaMissing
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.settings import embedded_ledger
@@ -40,6 +40,8 @@ from dpsynth_platform.one_table.witnesses import intact_ledger, note_head
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 
 SOCKET = "node.sock"
+MOST_WAITING = 20
+"""Plans that nobody has approved. A coordinator could otherwise fill the disk."""
 _PREFIX = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -58,6 +60,10 @@ class Approvals:
         private_directory(self._plans)
         kept, approved = (self._plans / f"{plan.digest}.{suffix}" for suffix in ("json", "approved"))
         if not kept.exists():
+            if len(self.waiting()) >= MOST_WAITING:
+                raise GrantRefused(
+                    f"run {run_id}: {MOST_WAITING} plans wait in {self._plans}; accepted: fewer: approve or delete some"
+                )
             write_durably(kept, plan.to_json())
         how = f"dpsynth node approve {self.root} {plan.digest[:12]} --by NAME"
         if not approved.exists():
@@ -142,7 +148,16 @@ def node_up(
     with private_files(), held(root) as place:
 
         def up() -> None:
-            task = task_of(table, options)
+            try:
+                task = task_of(table, options)
+            except SchemaMissing as missing:
+                problem = missing.words.partition(" The possible values")[0]
+            else:
+                problem = ""
+            if problem:  # its ways out are those of one table
+                raise ContractError(
+                    f"{problem} Accepted: a --schema with them, and `ignore: true` where the plan does not count them"
+                )
             identity, approvals = federation_key(root), Approvals(root)
             ledger = intact_ledger(place, place.ledger)
             with place.work() as work:

@@ -6,7 +6,6 @@ does not: calibration and rounds (`federation.marginals`), and running it (`fede
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -105,6 +104,12 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> MarginalsPlan:
         AccountingError: numbers of participants are impossible, or no noise meets the guarantee.
     """
     _check(options)
+    most = options.most_records * len(roster.names)
+    if most < options.expected_units:
+        raise ContractError(
+            f"--most-records {options.most_records}: {most} records in a cell of all participants, fewer than "
+            f"--expected-units, so that counts would be clipped; accepted: for example {options.expected_units}"
+        )
     columns = {
         name: IdentifierColumn(type="identifier") if isinstance(item, IgnoredColumn) else item
         for name, item in read_declared(options.schema, None).columns.items()
@@ -179,11 +184,8 @@ class RoundShown:
 
 def rounds_shown(plan: MarginalsPlan) -> list[RoundShown]:
     """What each round counts."""
-    terms, sizes = plan.terms, plan.domain.sizes
-    pairs = sorted((one * other for one, other in itertools.combinations(sizes, 2)), reverse=True)
-    found = []
-    for (purpose, tables), share in zip(plan.rounds, terms.share_variances, strict=True):
-        cells = sum(sizes) if purpose == "one-way" else sum(pairs[:tables])
+    terms, found = plan.terms, []
+    for (purpose, tables), share, cells in zip(plan.rounds, terms.share_variances, plan.most_cells, strict=True):
         fewest, most = (math.sqrt(number * share) / SCALE for number in (terms.minimum, len(terms.participants)))
         found.append(RoundShown(_PURPOSES[purpose], tables, cells, (fewest, most)))
     return found
@@ -228,7 +230,13 @@ def protections_in_words(plan: MarginalsPlan) -> list[ProtectionInWords]:
         f"the noise of at least {number_of(honest, 'honest participant')} of the {terms.minimum} or more that finish a "
         "round"
     )
-    found = [ProtectionInWords(parties[item.party], item.epsilon, item.delta, rests) for item in protections_of(plan)]
+    masks = "; that masks and signatures are not broken, now or later, by somebody who has kept the messages"
+    found = [
+        ProtectionInWords(
+            parties[item.party], item.epsilon, item.delta, rests if item.party == "recipient" else rests + masks
+        )
+        for item in protections_of(plan)
+    ]
     if not terms.colluders:
         unknown = "nothing: a participant knows its own share of the noise, and the plan counts no share as known"
         found[1] = replace(found[1], party="a participant that is curious", rests_on=unknown)

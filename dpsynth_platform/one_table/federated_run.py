@@ -24,7 +24,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.nodes import START, Coordinator
+from dpsynth_platform.federation.nodes import SIGNATURE_BYTES, START, Coordinator
 from dpsynth_platform.federation.relays import RelayLink, listening
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.secure_sum import Link
@@ -102,7 +102,7 @@ def relayed(place: Path, seconds: float, plan: MarginalsPlan, say: Callable[[str
     Raises:
         ConfigurationError: no socket can be made, or no relay has connected in time.
     """
-    start = f"flwr run deploy/flower --run-config 'socket=\"{place.resolve()}\" timeout={seconds:g}'"
+    start = f"flwr run deploy/flower local --run-config 'socket=\"{place.resolve()}\" timeout={seconds:g}'"
     with listening(place) as end:
         say(f"waiting at {place} for the Flower app; start it now: {start}")
         end.settimeout(CONNECTING_SECONDS)
@@ -121,7 +121,7 @@ def relayed(place: Path, seconds: float, plan: MarginalsPlan, say: Callable[[str
 def _most_reply_bytes(plan: MarginalsPlan) -> int:
     """Of a vector, or of shares for all others."""
     cells = max(item.most_cells for item in rounds_shown(plan))
-    return 8 * cells + 256 * len(plan.terms.participants) + 256
+    return 8 * cells + 256 * len(plan.terms.participants) + 256 + SIGNATURE_BYTES
 
 
 def run_federated(

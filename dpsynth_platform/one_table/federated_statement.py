@@ -33,7 +33,8 @@ NOT_COVERED = (
     "Values that a participant claims: they cannot be checked, so that a participant that counts records it does not "
     "have, or leaves some out, changes the table. Integrity is not claimed.",
     "A participant's records against itself: its software, operators and logs hold them.",
-    "Who took part, who dropped out, and when: visible to the coordinator, the network and the participants.",
+    "Whether a participant has any rows, and listed values in each column: without them, its node does not come up.",
+    "Who took part and who dropped out: this statement names them. When: visible to the coordinator and the network.",
     "Other tables of the same people: a participant's ledger knows only what is spent through it, and no ledger knows "
     "what other participants have spent on a person who is in several places.",
     "Other knowledge of the data that influenced the declarations, the policies or the plan.",
@@ -100,7 +101,7 @@ class FederatedStatement:
         tables = number_of(sum(item.tables for item in rounds), "table")
         return [
             f"Made by the method {sealed.method} for the dataset {sealed.dataset}: {tables} of counts in "
-            f"{number_of(len(rounds), 'round')}, each with Skellam noise, opened as sums of all who finish alone.",
+            f"{number_of(len(rounds), 'round')}, each with Skellam noise; only sums of all who finished were opened.",
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             f"This table: {number_of(self.rows, 'synthetic row')}.",
             *([filled_in_words(filled, self.plan.domain.nullable)] if filled else []),
@@ -178,6 +179,13 @@ def assumptions_of(plan: MarginalsPlan) -> list[Assumption]:
             f"least {terms.minimum} participants alone.",
         ),
         Assumption(
+            "The cryptography of masks and signatures holds, now and as long as somebody keeps the messages.",
+            "as declared",
+            "X25519, HKDF-SHA256, AES-256 in counter mode, ChaCha20-Poly1305, Ed25519. Who breaks it sees each "
+            "participant's counts with that participant's share of the noise alone. For all who see nothing but the "
+            "table, the guarantee does not rest on it.",
+        ),
+        Assumption(
             "Each participant has the public keys of the others and its policy from its own hands.",
             "as declared",
             "Of keys that the coordinator chose, all could be its own.",
@@ -196,13 +204,13 @@ def assumptions_of(plan: MarginalsPlan) -> list[Assumption]:
         Assumption(
             "Domains, bins, bounds and numbers of participants are public.",
             "as declared",
-            "All participants declare the same. Values outside are clamped or counted as missing, and counts above the "
-            "declared most records are clipped.",
+            "All participants declare the same. Values outside are clamped or counted as missing. One participant's "
+            f"count of a cell is at most {terms.most_records} (most records); larger ones are clipped.",
         ),
         Assumption(
-            "The run cost each participant what its plan says.",
-            "yes",
-            "Each participant computes the cost anew from the sealed plan, and its ledger marks it as spent before the "
+            "The run cost each honest participant what its plan says.",
+            "as declared",
+            "Each of these computes the cost anew from the sealed plan, and its ledger marks it as spent before the "
             "first count.",
         ),
     ]

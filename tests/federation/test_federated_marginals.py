@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
-from federated_cases import NAMES, SCHEMA, contract, plain_sum, plan_of, rows, started
+from federated_cases import COLUMNS, NAMES, SCHEMA, contract, plain_sum, plan_of, rows, started
 from scipy.special import ive
 
 from dpsynth_platform.federation import noise, trust
@@ -363,3 +363,13 @@ def test_a_model_on_disk_knows_the_federated_plan(seeded, tmp_path):
     assert isinstance(stored, SealedPlan) and MarginalsPlan(stored) == plan
     assert stored.parameters == asdict(plan.terms) and Guarantee.from_json(stored.guarantee).epsilon == 2.0
     assert isinstance(read_measurements(tmp_path / "model", plan.digest).one_way[0], NoisyCounts)
+
+
+@pytest.mark.parametrize("method", ["mst", "aim"])
+@pytest.mark.parametrize("columns", [("drink",), ("drink", "food")])
+def test_one_and_two_columns_leave_nothing_to_choose(tmp_path, method, columns):
+    plan = plan_of(method, columns={name: COLUMNS[name] for name in columns})
+    (tmp_path / "model").mkdir()
+    table = rows(500).select(["person", *columns])
+    run_rounds(plan, tmp_path / "model", plain_sum(started(plan, tmp_path, table)))
+    assert len(plan.rounds) == len(columns)

@@ -67,6 +67,7 @@ def test_a_policy_is_a_file(tmp_path):
     for wrong, named in (
         ({"name": "other"}, "without other"),
         ({"family": policy_document()["family"] | {"mode": "per-owner"}}, "per-owner"),
+        ({"family": policy_document()["family"] | {"owner_normalization": ["trim"]}}, "owner_normalization"),
         ({"minimum": 1}, "minimum"),
         ({"methods": ["gem"]}, "methods"),
         ({"more": 1}, "more"),
@@ -223,18 +224,50 @@ def test_a_vector_is_the_counts_with_a_share_of_noise_and_is_computed_once(tmp_p
     assert run.complete("0" * 64).state == "spent"
 
 
-def test_a_vector_of_another_plan_or_of_too_many_cells_is_not_computed(tmp_path, plan, text):
-    party = participant(tmp_path, most_cells=22)
+def test_a_plan_with_more_cells_than_the_policy_allows_is_refused_before_it_costs(tmp_path, plan, text):
+    party = participant(tmp_path, most_cells=max(plan.most_cells) - 1)
+    with pytest.raises(ContractError, match=r"most_cells: up to \d+ in a round; accepted: up to"):
+        party.reserve("run", text)
+    assert party.ledger.entries() == []
+    participant(tmp_path, most_cells=max(plan.most_cells)).reserve("run", text)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        "round",
+        {},
+        {"index": 0, "cliques": [(0,)]},
+        {"index": 0, "cliques": [(0,)], "cell_groups": [], "more": 1},
+        {"index": 0, "cliques": [(0,)], "cell_groups": []},
+        {"index": "x" * 5_000, "cliques": [], "cell_groups": []},
+    ],
+)
+def test_a_round_of_another_plan_or_form_is_not_computed(tmp_path, plan, text, document):
+    party = participant(tmp_path)
     party.reserve("run", text)
     run = party.start("run", agreed(plan))
-    first = plan.next_round([])
-    assert first.sum.length == 23
-    with pytest.raises(ContractError, match="23 cells"):
-        vector(run, first.to_json())
+    with pytest.raises(AccountingError) as refused:
+        run.open(document)
+    assert len(str(refused.value)) < 200
     with pytest.raises(AccountingError):
-        vector(run, first.to_json() | {"cliques": [(0, 1)]})
-    with pytest.raises(AccountingError):
-        vector(run, {"index": 0, "cliques": [(0,)], "cell_groups": []})
+        run.open(plan.next_round([]).to_json() | {"cliques": [(0, 1)]})
+    for wrong in ("", "z" * 64, "a" * 65, "\x1b[2J"):
+        with pytest.raises(LedgerError, match="64 hexadecimal digits"):
+            run.complete(wrong)
+
+
+def test_a_withdrawn_run_is_not_started_by_the_same_messages_again(tmp_path, plan, text):
+    party = participant(tmp_path)
+    party.reserve("run", text)
+    party.withdraw("run")
+    with pytest.raises(SpendRepeated, match="withdrawn"):
+        party.reserve("run", text)
+    with pytest.raises(LedgerError):
+        party.start("run", agreed(plan))
+    assert [entry.state for entry in party.ledger.entries()] == ["void"]
 
 
 def test_counts_beyond_the_public_bound_are_clipped(tmp_path):

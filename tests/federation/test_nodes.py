@@ -257,3 +257,42 @@ def test_a_model_that_is_paid_for_is_kept_where_the_relay_goes_before_the_end(tm
         "first", plan_of("independent"), tmp_path / "model"
     )
     assert made.participants == NAMES and states(nodes) == {name: ["started"] for name in NAMES}
+
+
+def test_a_reply_that_a_relay_has_changed_counts_as_none(tmp_path):
+    """Without the node's signature, a relay could add to a masked vector what it likes."""
+
+    class Changing(Wires):
+        def ask(self, requests):
+            replies = super().ask(requests)
+            if "east" in replies and b'"kind":"sum"' in requests["east"]:
+                changed = bytearray(replies["east"])
+                changed[-100] ^= 1
+                replies["east"] = bytes(changed)
+            return replies
+
+    nodes = nodes_of(tmp_path)
+    made = Coordinator(ROSTER, COORDINATOR, Changing(nodes)).run("first", plan_of("mst"), tmp_path / "model")
+    assert [set(finished) for finished in made.finished] == [set(NAMES) - {"east"}] * 3
+    assert [set(dropped) for dropped in made.dropped] == [{"east"}] * 3
+
+
+def test_replies_of_others_and_of_other_messages_count_as_none(tmp_path):
+    nodes, kept = nodes_of(tmp_path), {}
+
+    class Swapping(Wires):
+        def ask(self, requests):
+            replies = super().ask(requests)
+            swapped = {
+                "east": replies["north"],
+                "north": kept.get("north", b""),
+                "west": b"",
+                "south": replies["south"],
+            }
+            kept.update(replies)
+            return swapped
+
+    coordinator = Coordinator(ROSTER, COORDINATOR, Swapping(nodes))
+    contents = dict.fromkeys(NAMES, plan_of().to_json().encode())
+    assert coordinator.ask("propose", "first", contents).keys() == {"south"}
+    assert coordinator.ask("propose", "second", contents).keys() == {"south"}

@@ -23,6 +23,7 @@ from dpsynth_platform.federation.nodes import Coordinator
 from dpsynth_platform.federation.participants import Policy
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused, LedgerError, NotFound
+from dpsynth_platform.one_table import federated_node
 from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_node import Approvals, node_status, node_up
 
@@ -194,3 +195,26 @@ def test_a_policy_is_read_from_yaml(place):
     assert Policy.model_validate(yaml.safe_load(yaml.safe_dump(document))) == policy(place, "north")
     with pytest.raises(ValueError, match="64 hexadecimal digits"):
         policy(place, "north", coordinator="none")
+
+
+def test_no_more_plans_wait_than_a_person_can_read(place, monkeypatch):
+    monkeypatch.setattr(federated_node, "MOST_WAITING", 2)
+    approvals = Approvals(place)
+    for epsilon in (1.0, 1.5):
+        with pytest.raises(GrantRefused, match="waits for a person"):
+            approvals.check("run", plan_of("independent", epsilon))
+    with pytest.raises(GrantRefused, match="2 plans wait"):
+        approvals.check("run", plan_of("independent", 2.0))
+    assert len(approvals.waiting()) == 2
+
+
+def test_an_undeclared_column_has_the_ways_out_of_a_node(place):
+    table = rows(50).append_column("more", [list(range(50))])
+    pq.write_table(table, place / "rows.parquet")
+    given = {"owners": "person", "report": print, "goes_on": lambda: False}
+    with pytest.raises(ContractError) as refused:
+        node_up(place / "north", place / "rows.parquet", policy(place, "north"), SCHEMA_FILE, **given)
+    assert "nothing is declared of: more" in str(refused.value) and "`ignore: true`" in str(refused.value)
+    assert "--learn-values" not in str(refused.value)
+    ignoring = {"columns": COLUMNS | {"more": {"ignore": True}}}
+    node_up(place / "north", place / "rows.parquet", policy(place, "north"), ignoring, **given)

@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
             while True:
                 new = set(grid.get_node_ids()) - set(nodes.values())
                 for node, name in _ask(grid, dict.fromkeys(new, b""), timeout).items():
-                    nodes.setdefault(name.decode(), node)
+                    nodes[name.decode(errors="replace")] = node  # the last one to say so: nodes come back
                 if requests.keys() <= nodes.keys() or time.monotonic() > end_of_wait:
                     break
                 time.sleep(1)
@@ -51,5 +51,5 @@ def _ask(grid: Grid, bodies: Mapping[int, bytes], timeout: float) -> dict[int, b
     return {
         reply.metadata.src_node_id: reply.content["dpsynth"]["body"]
         for reply in replies
-        if reply.has_content() and reply.metadata.src_node_id in bodies
+        if reply.has_content() and reply.metadata.src_node_id in bodies and "dpsynth" in reply.content
     }

@@ -16,6 +16,8 @@ has its `Run`, which counts rounds: after it is killed, this participant has dro
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -32,6 +34,7 @@ from dpsynth_platform.contracts.family import Cap, FamilyBudget
 from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.marginals import MarginalsPlan, Round
+from dpsynth_platform.federation.noise import MOST_OF_A_DRAW
 from dpsynth_platform.federation.rounds import Roster, public_key
 from dpsynth_platform.federation.sums import MOST_PARTICIPANTS, SCALE, Whole, clip
 from dpsynth_platform.foundation.digests import canonical_digest, canonical_json
@@ -51,6 +54,8 @@ from dpsynth_platform.synth.tabular.domain import Domain
 
 Count = Annotated[int, Field(ge=1, le=MOST_PARTICIPANTS)]
 
+MOST_DRAWN = 2**28
+"""Draws of noise in a round: minutes of a core."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -171,6 +176,9 @@ class Participant:
         faults = list(policy.faults(plan))
         if (cells := max(plan.most_cells)) > policy.most_cells:
             faults.append(f"most_cells: up to {cells} in a round; accepted: up to {policy.most_cells}")
+        parts = (math.ceil(variance / MOST_OF_A_DRAW) for variance in plan.terms.share_variances)
+        if (drawn := max(map(operator.mul, plan.most_cells, parts))) > MOST_DRAWN:
+            faults.append(f"share_variances: {drawn} draws of noise in a round; accepted: up to {MOST_DRAWN}")
         faults += [
             f"columns: {visible(column.name)} is declared otherwise here, or not at all; accepted: the same type, "
             "values and range at all participants"
@@ -215,7 +223,7 @@ class Participant:
         opening = Opening(policy.family, (), f"federated {policy.dataset}", ())
         family, key = policy.family.family, canonical_digest({"federated-run": run_id, "dataset": policy.dataset})
         if any(attempt.state == "void" for attempt in self.ledger.attempts(key)):
-            raise SpendRepeated("the run was withdrawn; accepted: another name")
+            raise SpendRepeated("the run was withdrawn, or its reservation has expired; accepted: another name")
         entry = self.ledger.reserve(family, key, request, None, "compose", opening=opening)
         if entry.state != "reserved":
             raise SpendRepeated(f"the run of ledger entry {entry.entry_id} is complete; accepted: another name")

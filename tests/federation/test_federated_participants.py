@@ -24,7 +24,7 @@ from federated_cases import (
     vector,
 )
 
-from dpsynth_platform.federation import noise
+from dpsynth_platform.federation import noise, participants
 from dpsynth_platform.federation.coordinator import run_rounds
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.participants import load_policy
@@ -230,6 +230,18 @@ def test_a_plan_with_more_cells_than_the_policy_allows_is_refused_before_it_cost
         party.reserve("run", text)
     assert party.ledger.entries() == []
     participant(tmp_path, most_cells=max(plan.most_cells)).reserve("run", text)
+
+
+def test_noise_that_would_take_days_to_draw_is_refused_before_it_costs(tmp_path, monkeypatch):
+    plan = plan_of("independent")
+    large = replace(plan.sealed, parameters=plan.sealed.parameters | {"share_variances": [2.0**40]})
+    large = replace(large, event=event_to_json(MarginalsPlan(large).event))
+    party, draws = participant(tmp_path), 2**14 * plan.most_cells[0]
+    monkeypatch.setattr(participants, "MOST_DRAWN", draws)
+    party.allowed(large.to_json())
+    monkeypatch.setattr(participants, "MOST_DRAWN", draws - 1)
+    with pytest.raises(ContractError, match=f"share_variances: {draws} draws of noise in a round"):
+        party.allowed(large.to_json())
 
 
 @pytest.mark.parametrize(

@@ -296,3 +296,35 @@ def test_replies_of_others_and_of_other_messages_count_as_none(tmp_path):
     contents = dict.fromkeys(NAMES, plan_of().to_json().encode())
     assert coordinator.ask("propose", "first", contents).keys() == {"south"}
     assert coordinator.ask("propose", "second", contents).keys() == {"south"}
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("step", range(8))
+def test_a_node_that_is_killed_at_any_message_has_paid_at_most_once(tmp_path, step, before):
+    """Before it hears the message, or after it has done its part and before the reply: a new process has its ledger."""
+    nodes, seen = nodes_of(tmp_path), []
+
+    def killed():
+        nodes["west"] = Node(participant(tmp_path, "west"), KEYS["west"])
+
+    class Killing(Wires):
+        def ask(self, requests):
+            now = len(seen) == step
+            seen.append(1)
+            if now and before:
+                killed()
+            replies = super().ask(requests)
+            if now and not before:
+                killed()
+                replies.pop("west", None)
+            return replies
+
+    made = Coordinator(ROSTER, COORDINATOR, Killing(nodes)).run("first", plan_of("independent"), tmp_path / "model")
+    (entry,) = nodes["west"].participant.ledger.entries()
+    others = {(0, True): "spent", (0, False): "reserved", (1, True): "reserved", (7, False): "spent"}
+    assert entry.state == others.get((step, before), "started")
+    # Keys, shares and vectors are messages 2 to 4: whose vector has arrived is in the sum.
+    assert ("west" in made.finished[0]) == ((step, before) == (0, True) or step > 4)
+    assert states(nodes)["east"] == ["spent"]
+    with pytest.raises(LedgerError):
+        nodes["west"].participant.start("first", dict.fromkeys(NAMES, plan_of("independent").digest))

@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -14,8 +13,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
 from federated_cases import COLUMNS, NAMES, plan_of, policy_document, rows
 
 from dpsynth_platform.federation.marginals import MarginalsPlan

@@ -77,7 +77,7 @@ def _outcome(
     from dpsynth_platform.lineage import facets
     from dpsynth_platform.linked_rows.line import rows_schema
 
-    guarantee, declared = statement.guarantee, contract.generate.rows
+    declared = contract.generate.rows
     assertions = {}
     if declared != "auto":
         counted = made.tables[contract.linked.root] if contract.tables else made.rows
@@ -97,10 +97,7 @@ def _outcome(
         facets=facets.merge(
             facets.privacy_unit(contract),
             facets.guarantee(
-                contract,
-                epsilon=guarantee.epsilon,
-                delta=guarantee.delta,
-                tier=guarantee.tier,
+                statement.guarantee,
                 method=checked.candidate.method,
                 accounting=statement.accounting["type"],
                 ledger_entry=checked.candidate.entry_id,

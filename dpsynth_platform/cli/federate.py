@@ -149,6 +149,8 @@ def run(
     for line in made.took_part.lines():
         output.print(f"- {line}")
     output.print(f"privacy statement: {made.statement}")
+    for warning in made.warnings:
+        output.print(f"lineage: {warning}")
 
 
 def _show(output: TerminalOutput, made: MarginalsPlan) -> None:

@@ -66,12 +66,15 @@ class Node:
         identity: the participant's own key; those of the others and the coordinator's are in its policy.
         approve: raises `GrantRefused` unless a person approves the run; called once its policy allows the plan.
         report: called with a line on what was done.
+        started, completed: called with a run's name once it is paid for, and once it is complete; never raise.
     """
 
     participant: Participant
     identity: Ed25519PrivateKey = field(repr=False)
     approve: Callable[[str, MarginalsPlan], None] = lambda run_id, plan: None
     report: Callable[[str], None] = lambda line: None
+    started: Callable[[str, Run], None] = lambda run_id, run: None
+    completed: Callable[[str], None] = lambda run_id: None
     _runs: dict[str, Run] = field(default_factory=dict, repr=False)
     _member: tuple[str, Member] | None = field(default=None, repr=False)
 
@@ -109,6 +112,7 @@ class Node:
             self._run(run_id).complete(content.decode("ascii", "replace"))
             del self._runs[run_id]
             self.report(f"run {run_id}: complete")
+            self.completed(run_id)
         elif kind == SUM:
             return self._sum(run_id, head.get("round"), content)
         else:
@@ -134,6 +138,7 @@ class Node:
                 )
         self._runs[run_id] = self.participant.start(run_id, dict.fromkeys(signatures, digest))
         self.report(f"run {run_id}: started by {', '.join(sorted(signatures))}; what was reserved is spent")
+        self.started(run_id, self._runs[run_id])
         return b""
 
     def _sum(self, run_id: str, document: Any, request: bytes) -> bytes:

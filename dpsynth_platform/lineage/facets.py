@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dpsynth_platform.ledger.records import Head
+    from dpsynth_platform.privacy.guarantee import Guarantee
 
 PSEUDONYMS = frozenset({"_owner", "_owners", "_record"})
 """Columns of our own that identify one person or record."""
@@ -166,33 +167,22 @@ def privacy_unit(contract: DataContract) -> dict[str, DatasetFacet]:
     )
 
 
-def guarantee(
-    contract: DataContract,
-    *,
-    epsilon: float,
-    delta: float,
-    tier: str,
-    method: str,
-    accounting: str,
-    ledger_entry: str,
-    max_contributions: int | None = None,
-) -> dict[str, DatasetFacet]:
+def guarantee(made: Guarantee, *, method: str, accounting: str, ledger_entry: str) -> dict[str, DatasetFacet]:
     """The guarantee of what a mechanism made and of what was sampled from it.
 
     Args:
         method: the generator's name, or another access to the data.
         accounting: the smaller bound: pld or renyi.
-        max_contributions: how often a unit counts, where it is not the contract's bound.
     """
     return _custom(
         "dpsynth_guarantee",
-        epsilon=epsilon,
-        delta=delta,
-        unit=contract.privacy.unit,
-        adjacency=contract.privacy.adjacency,
-        maxContributions=max_contributions or contract.privacy.max_contributions,
-        weighting=contract.privacy.weighting,
-        tier=tier,
+        epsilon=made.epsilon,
+        delta=made.delta,
+        unit=made.unit,
+        adjacency=made.adjacency,
+        maxContributions=made.max_contributions,
+        weighting=made.weighting,
+        tier=made.tier,
         method=method,
         accounting=accounting,
         ledgerEntry=ledger_entry,

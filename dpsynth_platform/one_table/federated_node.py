@@ -4,7 +4,7 @@ What belongs here: reading and bounding the own table once, approvals, and the n
 approved, paid and computed (`federation.participants`), messages (`federation.nodes`) and the network.
 
     DIR/keys/                      the participant's key
-    DIR/restricted/ledger/         its budget
+    DIR/restricted/ledger/         its budget, and its lineage (`federated_lineage`), also as DIR/restricted/lineage/
     DIR/restricted/work-<random>/  its bounded rows, while the node is up
     DIR/plans/<digest>.json        a plan that waits for a person, or was approved
     DIR/plans/<digest>.approved    who approved it, and the run that it was then used for
@@ -33,6 +33,7 @@ from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.federated_keys import federation_key
+from dpsynth_platform.one_table.federated_lineage import NodeLineage, own_emitter
 from dpsynth_platform.one_table.place import held
 from dpsynth_platform.one_table.rows import bounded_rows
 from dpsynth_platform.one_table.task import Options, task_of
@@ -160,13 +161,15 @@ def node_up(
                 )
             identity, approvals = federation_key(root), Approvals(root)
             ledger = intact_ledger(place, place.ledger)
-            with place.work() as work:
+            with place.work() as work, NodeLineage(own_emitter(place), policy.name, table, report) as lineage:
                 bounded, _ = bounded_rows(task, place.vault, work, progress)
                 node = Node(
                     Participant(policy, ledger, bounded, planned_domain(task.contract)),
                     identity,
                     approvals.check if policy.approval == "person" else lambda run_id, plan: None,
                     report,
+                    lineage.started,
+                    lineage.completed,
                 )
 
                 known = ledger.head()

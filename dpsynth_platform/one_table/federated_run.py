@@ -7,6 +7,7 @@ and messages (`federation`), the plan (`federated_plan`), and participants' rows
     OUT/statement.md, statement.json  the guarantee in words, and for programs
     OUT/restricted/models/<run>/      opened sums and the fitted model
     OUT/restricted/run.json           who took part, so that rows can be drawn if that failed
+    OUT/restricted/lineage/           lineage, where there is no deployment that records it
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ from dpsynth_platform.federation.secure_sum import Link
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, DpsynthError, NotFound
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.lineage.emitter import Delivery, LineageEmitter
+from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.one_table.federated_keys import federation_key
+from dpsynth_platform.one_table.federated_lineage import coordinator_emitter, coordinator_run, drawing_run
 from dpsynth_platform.one_table.federated_plan import rounds_shown
 from dpsynth_platform.one_table.federated_statement import FederatedStatement, TookPart
 from dpsynth_platform.one_table.output import write_rows, write_statement
@@ -56,6 +61,7 @@ class FederatedSynthesis:
         synthetic: the table.
         statement: its privacy statement in Markdown; beside it in JSON.
         spent: whether participants paid now, or before.
+        warnings: of the emission of its lineage.
     """
 
     synthetic: Path
@@ -66,6 +72,7 @@ class FederatedSynthesis:
     guarantee: Guarantee
     took_part: TookPart
     spent: bool
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"synthetic": str(self.synthetic), "statement": str(self.statement)}
@@ -174,12 +181,13 @@ def _synthesized(
 ) -> FederatedSynthesis:
     if (place.root / f"{STATEMENT}.md").exists():
         raise ConfigurationError(f"--out {place.root} has the table of a finished run; accepted: a new directory")
-    paid = _paid(plan, place)
-    spent = paid is None
+    paid, emitter = _paid(plan, place), coordinator_emitter(place, Settings.from_environment())
+    spent, deliveries = paid is None, list[Delivery]()
     if paid is None:
-        with link as opened:
+        with link as opened, _reported(emitter, coordinator_run(plan, run), deliveries):
             took_part = _took_part(plan, roster, key, _Following(opened, run), place, progress)
         write_durably(_record(place), json.dumps({"run": run, "plan": plan.digest, "took_part": asdict(took_part)}))
+        deliveries.append(emitter.complete(coordinator_run(plan, run, took_part.started, place.model(run))))
     else:
         run, took_part = paid
     synthetic = synthetic_path(place.root, "parquet")
@@ -188,6 +196,8 @@ def _synthesized(
         write_rows(synthetic, drawing, _names(plan, drawing), "parquet")
         made = FederatedStatement(plan, run, took_part, drawing.rows, tuple(missing_in_words(drawing.missing)))
         statement = write_statement(place.root, made)
+    drawn = drawing_run(plan, run, place.model(run), synthetic, drawing.schema)
+    deliveries.append(emitter.complete(drawn))
     return FederatedSynthesis(
         synthetic=synthetic,
         statement=statement,
@@ -197,7 +207,22 @@ def _synthesized(
         guarantee=made.guarantee,
         took_part=took_part,
         spent=spent,
+        warnings=tuple(warning for delivery in deliveries for warning in delivery.warnings),
     )
+
+
+@contextmanager
+def _reported(emitter: LineageEmitter, run: StepRun, deliveries: list[Delivery]) -> Iterator[None]:
+    """Reports the start of a run, and its end if it fails or is stopped."""
+    deliveries.append(emitter.start(run))
+    try:
+        yield
+    except KeyboardInterrupt:
+        emitter.abort(run)
+        raise
+    except Exception as error:
+        emitter.fail(run, error)
+        raise
 
 
 def _took_part(

@@ -32,7 +32,7 @@ from dpsynth_platform.lifecycle.erasure import erasure_of, honoured
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import Delivery, LineageEmitter
 from dpsynth_platform.lineage.runs import DatasetRef, StepRun
-from dpsynth_platform.privacy.guarantee import Guarantee, tier
+from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, fingerprints_of, read_fingerprints
 
 STEP = "learned-bound"
@@ -233,14 +233,15 @@ def _finished(
     result = epsilon(event_from_json(entry.request.event), entry.request.guarantee.delta)
     made, version = naming.output_name(directory)
     guarantee = facets.guarantee(
-        contract,
-        epsilon=result.epsilon,
-        delta=result.delta,
-        tier=tier(result.epsilon),
+        replace(
+            Guarantee.target(contract),
+            epsilon=result.epsilon,
+            delta=result.delta,
+            max_contributions=entry.request.guarantee.max_contributions,
+        ),
         method=METHOD,
         accounting=result.method,
         ledger_entry=entry.entry_id,
-        max_contributions=entry.request.guarantee.max_contributions,
     )
     known = facets.merge(
         facets.symlink(naming.logical_name(place.dataset, STEP, place.period)),

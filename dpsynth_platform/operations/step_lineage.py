@@ -24,7 +24,7 @@ from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
-from dpsynth_platform.privacy.guarantee import tier
+from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import SealedPlan
 
 READS_SOURCE = ("raw", "scrubbed")
@@ -100,10 +100,7 @@ def paid_by(contract: DataContract, plan: SealedPlan, entry_id: str) -> dict[str
     """The guarantee of a mechanism's output and of its post-processing, with the ledger entry that paid."""
     result = epsilon(event_from_json(plan.event), contract.privacy.delta)
     return facets.guarantee(
-        contract,
-        epsilon=result.epsilon,
-        delta=result.delta,
-        tier=tier(result.epsilon),
+        replace(Guarantee.target(contract), epsilon=result.epsilon, delta=result.delta),
         method=plan.method,
         accounting=result.method,
         ledger_entry=entry_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import columns, facets, naming
 from dpsynth_platform.lineage.runs import DatasetRef, StepRun
+from dpsynth_platform.privacy.guarantee import Guarantee
 
 SOURCE = naming.dataset_name("/data/visits")
 SCHEMA = pa.schema([("patient_id", pa.string()), ("email", pa.string()), ("age", pa.int32()), ("_owner", pa.string())])
@@ -34,7 +36,10 @@ def every_facet(contract: DataContract) -> StepRun:
         facets.table_type(),
         facets.privacy_unit(contract),
         facets.guarantee(
-            contract, epsilon=1.0, delta=1e-5, tier="strong", method="mst", accounting="pld", ledger_entry=ENTRY
+            replace(Guarantee.target(contract), epsilon=1.0, delta=1e-5),
+            method="mst",
+            accounting="pld",
+            ledger_entry=ENTRY,
         ),
         facets.release(release_id=RELEASE, candidate_commitment=DIGEST, head=Head(7, DIGEST)),
     )

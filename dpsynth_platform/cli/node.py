@@ -94,7 +94,7 @@ def node_status(output: TerminalOutput, directory: Directory) -> None:
     output.json(found.to_json())
     output.print(f"public key {found.public_key}")
     if found.cap is None or found.left is None:
-        output.print("no run yet")
+        output.print("it was never up")
     else:
         output.print(f"epsilon {found.left:.3g} left of {found.cap:g}")
     if found.entries:
@@ -115,6 +115,8 @@ def node_status(output: TerminalOutput, directory: Directory) -> None:
         output.heading(f"plan {plan.digest[:12]} waits for a person")
         _show(output, plan)
         output.print(f"dpsynth node approve {directory} {plan.digest[:12]} --by NAME")
+    for digest, by in found.approved:
+        output.print(f"plan {digest[:12]} is approved by {by} for one run, which has not begun")
 
 
 @node_app.command("approve")

@@ -5,6 +5,7 @@ approved, paid and computed (`federation.participants`), messages (`federation.n
 
     DIR/keys/                      the participant's key
     DIR/restricted/ledger/         its budget, and its lineage (`federated_lineage`), also as DIR/restricted/lineage/
+    DIR/restricted/cap.json        the policy's cap, which an account gets by its first run
     DIR/restricted/work-<random>/  its bounded rows, while the node is up
     DIR/plans/<digest>.json        a plan that waits for a person, or was approved
     DIR/plans/<digest>.approved    who approved it, and the run that it was then used for
@@ -84,6 +85,15 @@ class Approvals:
                 found.append(MarginalsPlan.from_json(kept.read_text(encoding="utf-8")))
         return found
 
+    def unused(self) -> list[tuple[str, str]]:
+        """The digests of plans with an approval that no run has used, and who approved them."""
+        found = []
+        for approved in sorted(self._plans.glob("*.approved")):
+            said = json.loads(approved.read_text(encoding="utf-8"))
+            if said["run"] is None:
+                found.append((approved.stem, str(said["by"])))
+        return found
+
     def find(self, digest: str) -> MarginalsPlan:
         """The kept plan whose digest begins like this. Raises `NotFound`, also if several do."""
         kept = list(self._plans.glob(f"{digest}*.json")) if _PREFIX.fullmatch(digest) else []
@@ -160,6 +170,7 @@ def node_up(
                     f"{problem} Accepted: a --schema with them, and `ignore: true` where the plan does not count them"
                 )
             identity, approvals = federation_key(root), Approvals(root)
+            write_durably(_cap(root), policy.family.cap.model_dump_json())
             ledger = intact_ledger(place, place.ledger)
             with place.work() as work, NodeLineage(own_emitter(place), policy.name, table, report) as lineage:
                 bounded, _ = bounded_rows(task, place.vault, work, progress)
@@ -194,9 +205,11 @@ class Status:
     """What a node's directory says, also while the node is up.
 
     Attributes:
-        cap, left: epsilon of the ledger's account at its delta; None before its first run.
+        cap, left: epsilon of the ledger's account at its delta. Before its first run, which opens it: of the policy with
+            which the node was up last; None without one.
         entries: of its ledger, newest last.
         waiting: plans that no person has approved.
+        approved: digests of plans whose approval no run has used, each with who approved it.
     """
 
     public_key: str
@@ -204,6 +217,7 @@ class Status:
     left: float | None
     entries: list[Entry]
     waiting: list[MarginalsPlan]
+    approved: list[tuple[str, str]]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -216,6 +230,7 @@ class Status:
                 for entry in self.entries
             ],
             "waiting": [plan.digest for plan in self.waiting],
+            "approved": [{"plan": digest, "by": by} for digest, by in self.approved],
         }
 
 
@@ -223,13 +238,17 @@ def node_status(root: Path) -> Status:
     """Reads a node's directory. Raises `NotFound` if it is none."""
     if not (root / "keys").is_dir():
         raise NotFound(f"{root} is no node's directory; accepted: one that `dpsynth node key` has made")
-    directory, account = root / "restricted" / "ledger", None
-    entries: list[Entry] = []
-    left: float | None = None
+    directory, entries = root / "restricted" / "ledger", list[Entry]()
+    cap = left = json.loads(_cap(root).read_text(encoding="utf-8"))["epsilon"] if _cap(root).exists() else None
     if directory.is_dir():
         ledger = Ledger(embedded_ledger(directory.resolve()))
         account, entries = next(iter(ledger.accounts()), None), list(ledger.entries())
         if account is not None:
-            left = ledger.left(account.family, account.delta)
+            cap, left = account.epsilon, ledger.left(account.family, account.delta)
     key = federation_key(root).public_key().public_bytes_raw().hex()
-    return Status(key, None if account is None else account.epsilon, left, entries, Approvals(root).waiting())
+    approvals = Approvals(root)
+    return Status(key, cap, left, entries, approvals.waiting(), approvals.unused())
+
+
+def _cap(root: Path) -> Path:
+    return root / "restricted" / "cap.json"

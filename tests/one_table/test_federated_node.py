@@ -32,15 +32,19 @@ def test_a_run_that_persons_approve_and_that_is_approved_once(place):
         with pytest.raises(LedgerError, match="2 participants have reserved"):
             coordinator(place).run("first", plan, place / "none")
         assert [each.digest for each in node_status(place / "north").waiting] == [plan.digest]
-        assert node_status(place / "north").entries == [] and node_status(place / "east").cap is not None
+        north = node_status(place / "north")
+        assert (north.entries, north.cap, north.left, north.approved) == ([], 5.0, 5.0, [])
+        assert node_status(place / "east").cap == 5.0
         for name in ("north", "west"):
             approvals = Approvals(place / name)
             approvals.approve(approvals.find(plan.digest[:8]), "a reviewer")
+        assert node_status(place / "north").to_json()["approved"] == [{"plan": plan.digest, "by": "a reviewer"}]
         made = coordinator(place).run("second", plan, place / "model")
         assert set(made.participants) == set(NAMES)
         with pytest.raises(LedgerError, match="2 participants have reserved"):
             coordinator(place).run("third", plan, place / "other")
     assert any("the approval was for run second" in line for line in lines["north"])
+    assert node_status(place / "north").approved == []
     assert not list(place.glob("*/node.sock")) and not list(place.glob("*/restricted/work-*"))
     status = node_status(place / "east").to_json()
     assert [run["state"] for run in status["runs"]] == ["void", "spent", "void"]

@@ -56,7 +56,8 @@ class PictureTrainingAudit(TrainingAudit):
 
         kind = VectorSums if self.vectors else GridSums
         with kind(model, self.plan, losses) as sums:
-            division = RowDivision(first_rows(sums, model, made_up, device), DRAWS, drawn, device)
+            rows = first_rows(sums, model, made_up, device)
+            division = RowDivision(rows, DRAWS, drawn, self.plan.batch_size, device)
             train_by(sums, self.plan, records, division, journal=NoJournal(), health=health)
         return model
 

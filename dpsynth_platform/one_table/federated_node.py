@@ -205,8 +205,8 @@ class Status:
     """What a node's directory says, also while the node is up.
 
     Attributes:
-        cap, left: epsilon of the ledger's account at its delta. Before its first run, which opens it: of the policy with
-            which the node was up last; None without one.
+        cap, left: epsilon of the ledger's account at its delta. Before its first run, which opens it: of the policy
+            with which the node was up last; None without one.
         entries: of its ledger, newest last.
         waiting: plans that no person has approved.
         approved: digests of plans whose approval no run has used, each with who approved it.

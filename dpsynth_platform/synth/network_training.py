@@ -196,7 +196,7 @@ def train_once(
             sums,
             training,
             records,
-            RowDivision(rows, ready.draws, ready.drawn, place),
+            RowDivision(rows, ready.draws, ready.drawn, training.batch_size, place),
             journal=journal,
             health=Watch(training, sums.parameters),
             units=records.units(training.sampled),

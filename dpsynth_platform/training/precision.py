@@ -1,13 +1,14 @@
 """The precision in which a model's layers compute, and its weights in that precision.
 
 What belongs here: the decision, by the device and its hardware; and rounding weights. What does not: the shape of
-batches in coarse precision (`physical`), and values that always have single precision: trained weights, sums of
+batches (`physical`), and values that always have single precision: trained weights, sums of
 gradients, their norms, noise and the optimizer (`clipping`, `loop`).
 
 bfloat16 has the range of single precision and eight binary digits. Hardware with bfloat16 matrix products is many times
 as fast; elsewhere it is slower than single precision, and less accurate. Rounding a gradient does not affect privacy,
 since the rounded gradient is clipped to C. Rounding that depends on other units does; see `physical`. Experts receive
-tokens of several units, so the shape of their products depends on other units: models with experts compute in `EXACT`.
+tokens of several units, so the shape of their products depends on other units: models with experts compute in `EXACT`,
+where that matters less, and is not excluded.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 What belongs here: dividing a logical batch of such records into parts that fit in memory. What does not: batches of
 tokens (`physical`), and making a record's rows (its loss's module). Every unit is clipped separately, so the division
-changes no result, up to the rounding of single precision (`physical`, Rounding).
+changes no result, up to rounding; and the shape of a unit's part, on which its rounding depends, follows from this unit
+and public numbers alone (`physical`, Rounding).
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ class RowDivision:
         size: the most rows of a part, by `first_rows`.
         draws: rows of each record.
         drawn: makes them.
+        planned: the expected units of a logical batch. Parts are for at most a quarter of them, and filled up.
     """
 
     least = 1
 
-    def __init__(self, size: int, draws: int, drawn: Draws, device: torch.device) -> None:
-        self.size, self._draws, self._drawn, self._device = size, draws, drawn, device
+    def __init__(self, size: int, draws: int, drawn: Draws, planned: int, device: torch.device) -> None:
+        self.size, self._draws, self._drawn, self._planned, self._device = size, draws, drawn, planned, device
 
     def parts(self, rows: Batch, sizes: Sequence[int], size: int) -> Iterator[list[Part]]:
         """Units with equally many records go together. A unit that is too large is divided by records, then by rows."""
@@ -53,12 +55,13 @@ class RowDivision:
         for start, end in pairwise(accumulate(sizes, initial=0)):
             by_records[end - start].append(list(range(start, end)))
         for records, units in sorted(by_records.items(), reverse=True):
-            together = size // (records * self._draws)
-            if together == 0:
+            most = size // (records * self._draws)
+            if most == 0:
                 yield from (self._divided(rows, unit, size) for unit in units)
                 continue
+            together = max(1, min(most, self._planned // 4))
             for first in range(0, len(units), together):
-                yield [self._part(rows, units[first : first + together], self._draws, 1 / records)]
+                yield [self._part(rows, units[first : first + together], self._draws, 1 / records, together)]
 
     def smaller(self, size: int) -> int:
         if size <= self.least:
@@ -73,16 +76,20 @@ class RowDivision:
         most = max(1, size // self._draws)
         pieces = [self._draws] if size >= self._draws else _pieces(self._draws, size)
         return [
-            self._part(rows, [unit[first : first + most]], draws, draws / self._draws / len(unit))
+            self._part(rows, [unit[first : first + most]], draws, draws / self._draws / len(unit), 1)
             for first in range(0, len(unit), most)
             for draws in pieces
         ]
 
-    def _part(self, rows: Batch, units: list[list[int]], draws: int, share: float) -> Part:
-        """Units of equally many records, of which each gets so many rows and this share of its unit."""
-        chosen = [record for unit in units for record in unit]
+    def _part(self, rows: Batch, units: list[list[int]], draws: int, share: float, number: int) -> Part:
+        """Units of equally many records, of which each gets so many rows and this share of its unit.
+
+        Filled up to this number of units; the further ones have the weight 0.
+        """
+        chosen = [record for unit in [*units, *units[:1] * (number - len(units))] for record in unit]
         records = {name: values[chosen].to(self._device) for name, values in rows.items()}
-        weights = torch.full((len(units), len(units[0]) * draws), share / draws, device=self._device)
+        weights = torch.zeros((number, len(units[0]) * draws), device=self._device)
+        weights[: len(units)] = share / draws
         return Part(self._drawn(records, draws), weights)
 
 

@@ -19,7 +19,7 @@ from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.loop import train
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.plan import TrainingPlan
-from dpsynth_platform.training.precision import EXACT, frozen_lowered, precision_of_training
+from dpsynth_platform.training.precision import EXACT, frozen_lowered, has_experts, precision_of_training
 from dpsynth_platform.training.sampler import PoissonSampler
 from dpsynth_platform.training.trial import ClippedSum, Maker
 
@@ -35,8 +35,8 @@ def refuse_unsound(
 
     With 135 million weights it takes half a minute of one core for an adapter; two minutes and 5.5 GB for all weights.
 
-    Results are compared in single precision, which detects most faults. If layers will compute in a coarser one, a
-    trial in it checks whether examples change each other's rounding.
+    Results are compared in single precision, which detects most faults. A trial in the precision of training checks
+    whether examples change each other's rounding, unless experts do, which compute in single precision.
 
     Args:
         model: by `adapter.with_adapter`.
@@ -86,7 +86,7 @@ def clipped_sum(plan: TrainingPlan) -> ClippedSum:
 
 
 def logical_sum(plan: TrainingPlan, precision: torch.dtype, longest: int) -> ClippedSum:
-    """The clipped sum of `loop` for a logical batch in a coarse precision, each row a unit."""
+    """The clipped sum of `loop` for a logical batch in the precision of training, each row a unit."""
 
     def logical_sum_of(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         device = trial.device_of(model)
@@ -103,9 +103,9 @@ def logical_sum(plan: TrainingPlan, precision: torch.dtype, longest: int) -> Cli
 def _of_rounding(
     model: nn.Module, plan: TrainingPlan, vocabulary: int, longest: int, precision: torch.dtype | None
 ) -> list[str]:
-    precision = precision or precision_of_training(trial.device_of(model), model)
-    if precision == EXACT:
+    if has_experts(model):
         return []
+    precision = precision or precision_of_training(trial.device_of(model), model)
     with frozen_lowered(model, precision):
         return probe.faults_of_rounding(
             model,

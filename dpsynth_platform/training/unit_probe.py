@@ -234,7 +234,7 @@ def _one_step(model: nn.Module, plan: TrainingPlan, losses: Losses, make: Make, 
     units = None if plan.sampled == "record" else [list(range(_RECORDS))]
     device = trial.device_of(model)
     with kind(model, once, losses) as sums:
-        division = RowDivision(_RECORDS, 1, lambda rows, _: rows, device)
+        division = RowDivision(_RECORDS, 1, lambda rows, _: rows, plan.batch_size, device)
         train_by(
             sums,
             once,

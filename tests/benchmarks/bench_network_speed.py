@@ -51,7 +51,7 @@ def prepared(method: str) -> tuple[nn.Module, Any]:
 
 
 def parts(rows: Any, records: Batch) -> list[Any]:
-    division = RowDivision(rows.most_rows, 1, rows.drawn, CPU)
+    division = RowDivision(rows.most_rows, 1, rows.drawn, 4 * RECORDS, CPU)
     return [part for (part,) in division.parts(records, [1] * RECORDS, rows.most_rows)]
 
 

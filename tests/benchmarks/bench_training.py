@@ -37,7 +37,7 @@ from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.optimizer import Optimizer
-from dpsynth_platform.training.physical import fixed_shape_parts, parts_of
+from dpsynth_platform.training.physical import fixed_shape_parts
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
 from dpsynth_platform.training.precision import EXACT, lower_frozen
 
@@ -148,11 +148,7 @@ def ours(run: Run) -> Callable[[], None]:
 
     def step() -> None:
         sums.reset()
-        if run.precision == EXACT:
-            parts = parts_of(rows, sizes, tokens, CPU)
-        else:
-            parts = fixed_shape_parts(rows, sizes, tokens, CPU, longest, plan.batch_size)
-        for (part,) in parts:
+        for (part,) in fixed_shape_parts(rows, sizes, tokens, CPU, longest, plan.batch_size):
             sums.add(part.batch, part.weights)
         for total in sums.totals.values():
             noise.add_(total, plan.noise_deviation)

@@ -114,7 +114,13 @@ def test_an_approval_is_of_a_kept_plan_by_a_person(place):
 def test_the_status_of_a_new_node_and_of_no_node(place):
     with pytest.raises(NotFound, match="no node's directory"):
         node_status(place / "none")
-    assert node_status_of_new(place) == {"cap_epsilon": None, "left_epsilon": None, "runs": [], "waiting": []}
+    assert node_status_of_new(place) == {
+        "cap_epsilon": None,
+        "left_epsilon": None,
+        "runs": [],
+        "waiting": [],
+        "approved": [],
+    }
 
 
 def node_status_of_new(place):

@@ -38,12 +38,11 @@ def test_every_record_is_there_once(tokens, sizes):
         for start, size in zip(starts, sizes, strict=True)
     ]
     found = []
-    for parts in physical.parts_of(rows, sizes, tokens, CPU):
+    for parts in physical.fixed_shape_parts(rows, sizes, tokens, CPU, longest=12, planned=40):
         assert all(part.batch["input_ids"].numel() <= max(tokens, 12) for part in parts)
         divided = records(parts, rows)
-        found += divided if len(parts) == 1 else [list(chain(*divided))]
+        found += [unit for unit in divided if unit] if len(parts) == 1 else [list(chain(*divided))]
     assert sorted(found) == expected
-    assert tokens < 10_000 or len(list(physical.parts_of(rows, sizes, tokens, CPU))) == 1
 
 
 SIZES = [1, 4, 2, 1]
@@ -52,17 +51,18 @@ LENGTHS = [9, 33, 3, 7, 1, 40, 5, 5]
 
 @pytest.mark.parametrize("tokens", [1, 64, 130, 10_000])
 def test_in_parts_of_like_shape_every_unit_is_there_once(tokens):
-    """With the gradients that it has in tight parts."""
+    """With the gradients that it has alone."""
     made, chosen, rows = model("gpt2", True), plan(sampled="user", max_contributions=4), batch(LENGTHS)
     summed = []
+    units = physical._units(SIZES)
     for divided in (
-        physical.parts_of(rows, SIZES, tokens, CPU),
+        [[physical._part(rows, [unit], (1, len(unit), 40), None, CPU)] for unit in units],
         physical.fixed_shape_parts(rows, SIZES, tokens, CPU, longest=50, planned=80),
     ):
         with ClippedSums(made, chosen) as sums:
             for parts in divided:
                 assert all(part.batch["position_ids"].shape == part.batch["labels"].shape for part in parts)
-                assert all(part.batch["labels"].numel() <= max(tokens, 50) for part in parts)
+                assert all(part.batch["labels"].numel() <= max(tokens, 160) for part in parts)
                 if len(parts) == 1:
                     sums.add(parts[0].batch, parts[0].weights)
                 else:
@@ -73,12 +73,14 @@ def test_in_parts_of_like_shape_every_unit_is_there_once(tokens):
 
 
 def shapes(sizes, lengths, tokens, mark):
-    """The shapes of the parts that hold the unit of a marked row, and of no other."""
-    rows = batch(lengths)
+    """The shapes of the parts that hold the unit of a marked row, and of no other, as training divides a batch."""
+    rows, made, chosen = batch(lengths), model(), plan(units=800, batch_size=80)
     rows["input_ids"][mark, 0] = -1
+    with ClippedSums(made, chosen) as sums:
+        division = physical.TokenDivision(sums, made, chosen, 50, CPU, 4)
     return [
         (tuple(part.batch["labels"].shape), tuple(part.weights.shape))
-        for parts in physical.fixed_shape_parts(rows, sizes, tokens, CPU, longest=50, planned=80)
+        for parts in division.parts(rows, sizes, tokens)
         if any((part.batch["input_ids"][:, 0] == -1).any() for part in parts)
         for part in parts
     ]
@@ -87,7 +89,7 @@ def shapes(sizes, lengths, tokens, mark):
 @pytest.mark.parametrize("tokens", [1, 64, 130, 10_000])
 @pytest.mark.parametrize(("unit", "mark"), enumerate([0, 1, 5, 7]))
 def test_the_shape_of_a_units_part_follows_from_the_unit_alone(tokens, unit, mark):
-    """Or how its gradient is rounded would depend on the others, in bfloat16 by a share of it that is not small."""
+    """Or how its gradient is rounded would depend on the others, by a share of it that is not always small."""
     starts = [sum(SIZES[:number]) for number in range(len(SIZES) + 1)]
     own = LENGTHS[starts[unit] : starts[unit + 1]]
     alone = shapes([SIZES[unit]], own, tokens, mark - starts[unit])
@@ -104,8 +106,8 @@ def test_parts_of_like_shape_are_for_a_quarter_of_the_planned_batch(planned, par
 
 def test_padding_is_cut_and_like_lengths_go_together():
     rows = batch([2, 30, 2, 30, 2])
-    shapes = [parts[0].batch["labels"].shape for parts in physical.parts_of(rows, [1] * 5, 60, CPU)]
-    assert shapes == [(2, 30), (3, 2)]
+    divided = physical.fixed_shape_parts(rows, [1] * 5, 60, CPU, longest=50, planned=12)
+    assert [parts[0].batch["labels"].shape for parts in divided] == [(1, 32), (1, 32), (3, 16)]
 
 
 def test_what_fits_is_found_with_random_tokens_alone(monkeypatch):

@@ -71,7 +71,7 @@ def trained(made, chosen, size, notes=None, units=None, average=None):
             sums,
             chosen,
             RECORDS,
-            RowDivision(size, DRAWS, drawn, CPU),
+            RowDivision(size, DRAWS, drawn, chosen.batch_size, CPU),
             journal=notes,
             health=notes,
             units=units,
@@ -120,14 +120,15 @@ def test_a_step_is_the_clipped_sum_over_the_planned_batch_size(fixed, size, samp
     assert deviations == [chosen.noise_deviation] * len(notes.gradients[0])  # each parameter, once: not for each draw
 
 
+@pytest.mark.parametrize("planned", [1, 8, 400])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9, 23, 24, 100])
-def test_in_every_division_each_row_counts_as_planned(size):
+def test_in_every_division_each_row_counts_as_planned(size, planned):
     """All draws of all records of a unit, with weights of sum 1, in parts that are no larger than they may be."""
 
     def numbered(records, draws):
         return {"record": records["record"].repeat_interleave(draws)}
 
-    division = RowDivision(size, DRAWS, numbered, CPU)
+    division = RowDivision(size, DRAWS, numbered, planned, CPU)
     rows, sizes = {"record": torch.arange(17)}, [1, 4, 2, 4, 1, 1, 4]
     owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     shares, counts = torch.zeros(17), torch.zeros(17)
@@ -139,12 +140,31 @@ def test_in_every_division_each_row_counts_as_planned(size):
             by_unit = owner[record].view(part.weights.shape)
             assert (by_unit == by_unit[:, :1]).all()
             shares.index_add_(0, record, part.weights.flatten())
-            counts.index_add_(0, record, torch.ones(len(record)))
+            counts.index_add_(0, record, (part.weights.flatten() > 0).float())
         if len(parts) > 1:
             assert len({int(owner[record]) for part in parts for record in part.batch["record"]}) == 1
     assert (counts == DRAWS).all()
     expected = torch.repeat_interleave(1 / torch.tensor(sizes, dtype=torch.float32), torch.tensor(sizes))
     assert torch.allclose(shares, expected)
+
+
+@pytest.mark.parametrize("size", [1, 4, 9, 24, 100])
+@pytest.mark.parametrize(("unit", "records"), [(0, 1), (1, 4), (2, 2)])
+def test_the_shape_of_a_units_part_follows_from_the_unit_alone(size, unit, records):
+    """Or how its gradient is rounded would depend on the others."""
+
+    def numbered(rows, draws):
+        return {"record": rows["record"].repeat_interleave(draws)}
+
+    def shapes(sizes, first):
+        division = RowDivision(size, DRAWS, numbered, 20, CPU)
+        found = division.parts({"record": torch.arange(sum(sizes))}, sizes, size)
+        own = [part for parts in found for part in parts if (part.batch["record"] == first).any()]
+        return [(part.weights.shape, part.batch["record"].shape) for part in own]
+
+    sizes = [1, 4, 2, 4, 1, 1, 4]
+    alone, first = shapes([records], 0), sum(sizes[:unit])
+    assert alone == shapes(sizes, first) == shapes([*sizes, 1, 1, 2, 4, 4, 4], first)
 
 
 def test_an_average_is_kept_with_the_state_and_resumes(fixed, monkeypatch):
@@ -175,7 +195,7 @@ def test_an_average_is_kept_with_the_state_and_resumes(fixed, monkeypatch):
 
 
 def test_a_row_that_does_not_fit_is_an_error():
-    division = RowDivision(4, DRAWS, drawn, CPU)
+    division = RowDivision(4, DRAWS, drawn, 8, CPU)
     assert [division.smaller(size) for size in (64, 3, 2)] == [32, 1, 1]
     with pytest.raises(MechanismFailed, match="one row of one record does not fit"):
         division.smaller(1)

@@ -112,9 +112,7 @@ def test_units_of_several_examples_are_drawn_and_clipped_as_one(fixed, monkeypat
     assert_clipped(found, units, chosen.clipping_norm, 4 * 2 * max(LENGTHS) / 2**19)  # of up to four records each
 
 
-def test_where_layers_compute_coarsely_parts_have_shapes_of_their_own(fixed, monkeypatch):
-    """And trained weights, sums and states are of single precision all the same."""
-    monkeypatch.setattr(physical, "parts_of", None)
+def test_where_layers_compute_coarsely_weights_sums_and_states_have_single_precision(fixed):
     made, rows = model("gpt2", True), batch(LENGTHS)
     chosen = plan(steps=1, clipping_norm=0.3)
     fixed([[0, 2, 5]])
@@ -126,7 +124,6 @@ def test_where_layers_compute_coarsely_parts_have_shapes_of_their_own(fixed, mon
 
 def test_the_precision_is_the_devices(monkeypatch):
     monkeypatch.setattr(loop, "precision_of_training", lambda device, model: torch.bfloat16)
-    monkeypatch.setattr(physical, "parts_of", None)
     chosen = plan(adapter=Adapter(rank=2))
     made = with_adapter(model(), chosen)
     train(made, chosen, Records(batch(LENGTHS)), journal=Notes(), health=Notes())
@@ -220,13 +217,13 @@ def test_where_memory_runs_out_the_same_batch_passes_in_smaller_parts(monkeypatc
 
 def test_what_did_not_fit_in_one_step_changes_no_other(monkeypatch, fixed):
     """Whether it fits may depend on one user's records; how the others are divided later must not."""
-    sizes, parts_of = [], physical.parts_of
+    sizes, parts = [], physical.fixed_shape_parts
 
-    def noted(rows, units, tokens, device):
+    def noted(rows, units, tokens, *others):
         sizes.append(tokens)
-        return parts_of(rows, units, tokens, device)
+        return parts(rows, units, tokens, *others)
 
-    monkeypatch.setattr(physical, "parts_of", noted)
+    monkeypatch.setattr(physical, "fixed_shape_parts", noted)
     made, users = model(), [[0, 1, 2, 3], [4], [5]]
     fixed([[0, 1], [1, 2]])
     SmallMemory(made, 2 * max(LENGTHS), MemoryError())

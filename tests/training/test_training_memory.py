@@ -107,7 +107,7 @@ def test_after_a_kill_it_is_half(tmp_path: Path) -> None:
 
 def test_the_loop_begins_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    monkeypatch.setattr(physical, "parts_of", lambda rows, sizes, tokens, device: taken.append(tokens) or ())
+    monkeypatch.setattr(physical, "fixed_shape_parts", lambda rows, sizes, tokens, *_: taken.append(tokens) or ())
     (tmp_path / "size").write_text("48 running")
 
     class Counted(Follower):

@@ -64,7 +64,7 @@ def moved(view: SealedPlan, method: str, without: pa.Table, more: pa.Table, *, b
         units = records.units(training.sampled) if by_owner else [[each] for each in range(len(records))]
         with ready.sums(ready.network, training, ready.losses) as sums:
             batch = records.batch([record for unit in units for record in unit])
-            for parts in RowDivision(64, 1, ready.drawn, CPU).parts(batch, list(map(len, units)), 64):
+            for parts in RowDivision(64, 1, ready.drawn, 256, CPU).parts(batch, list(map(len, units)), 64):
                 for part in parts:
                     sums.add(part.batch, part.weights)
             found.append(torch.cat([total.flatten().double() for total in sums.totals.values()]))

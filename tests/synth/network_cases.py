@@ -56,7 +56,7 @@ def moved_by_an_owner(kind, network, plan, rows, draws=1):
         with kind(network, plan, rows.losses) as sums:
             chosen = [record for unit in of for record in unit]
             batch = {**records.batch(chosen), "number": torch.tensor(chosen)}
-            division = RowDivision(8 * draws, draws, drawn, torch.device("cpu"))
+            division = RowDivision(8 * draws, draws, drawn, plan.batch_size, torch.device("cpu"))
             for (part,) in division.parts(batch, list(map(len, of)), 8 * draws):
                 sums.add(part.batch, part.weights)
         return torch.cat([total.flatten() for total in sums.totals.values()])

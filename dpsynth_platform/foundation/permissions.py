@@ -9,57 +9,22 @@ from __future__ import annotations
 import os
 import resource
 import stat
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.process_state import ChangedWhileNeeded
 
 PRIVATE_UMASK = 0o077
 
 
-class _Umask:
-    """The process's umask, private while any thread needs it.
-
-    Threads share one umask. If each restored the value that it found, the first to leave would expose files that
-    another still creates, and the last would leave the process private for ever.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._earlier = PRIVATE_UMASK
-
-    def enter(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._earlier = os.umask(PRIVATE_UMASK)
-            self._inside += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                os.umask(self._earlier)
-
-    def forked(self) -> None:
-        """In a forked child no other thread releases the lock. The umask stays private if it was."""
-        self._lock = threading.Lock()
+_PRIVATE = ChangedWhileNeeded(lambda: partial(os.umask, os.umask(PRIVATE_UMASK)))
 
 
-_UMASK = _Umask()
-os.register_at_fork(after_in_child=_UMASK.forked)
-
-
-@contextmanager
-def private_files() -> Iterator[None]:
+def private_files() -> AbstractContextManager[None]:
     """Gives new files mode 0600 and directories 0700, in all threads of this process."""
-    _UMASK.enter()
-    try:
-        yield
-    finally:
-        _UMASK.leave()
+    return _PRIVATE
 
 
 def private_directory(path: Path) -> Path:

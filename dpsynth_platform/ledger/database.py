@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -36,6 +37,7 @@ _SIDE_FILES = ("-wal", "-shm")
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITING = "dpsynth_writing"
 _MIGRATION_LOCK = 0x6470_7379  # any constant; one lock for all processes that migrate a PostgreSQL ledger
+_MIGRATING = threading.Lock()  # Alembic runs one migration of a process at a time, whatever its database
 _RETRY_STATES = ("40001", "40P01")  # serialization failure, deadlock
 
 Guard = Literal["event", "lineage_event"]
@@ -128,7 +130,8 @@ class Database:
             with connection.begin():
                 if not self._is_sqlite:
                     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-                _upgrade(connection)
+                with _MIGRATING:
+                    _upgrade(connection)
 
 
 class _TryAgain(Exception):

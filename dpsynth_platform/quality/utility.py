@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_platform.foundation.process_state import own_warning_filters
 from dpsynth_platform.quality.columns import Codes, Column, Values, of_rows, of_tables, row_counts
 from dpsynth_platform.quality.features import Matrix, for_training, width
 
@@ -153,7 +154,7 @@ def _predict(model: Any, train: Matrix, classes: Codes, test: Matrix) -> tuple[C
     if values.size == 1:
         return values, np.ones((len(test), 1))
     pipeline = make_pipeline(SimpleImputer(keep_empty_features=True), RobustScaler(), model)
-    with warnings.catch_warnings():
+    with own_warning_filters():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the measure fixes 50 iterations
         pipeline.fit(train, labels)
     return values, np.asarray(pipeline.predict_proba(test))

@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpsynth_platform.foundation.process_state import own_warning_filters
+
 _Floats = npt.NDArray[np.float32]
 _Whole = npt.NDArray[np.intp]
 _LEAST_VARIANCE = np.float32(1e-8)
@@ -49,7 +51,7 @@ class Tagger:
     def __init__(self, name: str) -> None:
         import spacy
 
-        with warnings.catch_warnings():
+        with own_warning_filters():
             # The model was trained with an older spaCy; its quality was measured with this one.
             warnings.filterwarnings("ignore", message=r"\[W095\]")
             model: Any = spacy.load(name)

@@ -14,6 +14,7 @@ import codecs
 import csv
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 
 from dpsynth_platform.compute.plain_types import bare
 from dpsynth_platform.foundation.errors import ContractError, SourceError, file_problem
+from dpsynth_platform.foundation.process_state import ChangedWhileNeeded
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import check_regular
 
@@ -31,6 +33,7 @@ _LONGEST_HEADER = 1 << 24
 _QUOTES_BLOCK = 1 << 22
 _LONGEST_FIELD = 1 << 30
 """More than Arrow accepts."""
+_LONG_FIELDS = ChangedWhileNeeded(lambda: partial(csv.field_size_limit, csv.field_size_limit(_LONGEST_FIELD)))
 
 
 HEADER_ACCEPTED = (
@@ -173,16 +176,14 @@ class Dialect:
         """
         if not self.quote or (self.utf8 and self._quotes_fit(path)):
             return
-        limit = csv.field_size_limit(_LONGEST_FIELD)
+        encoding = "utf-8-sig" if self.utf8 else self.encoding
         try:
-            with path.open(encoding="utf-8-sig" if self.utf8 else self.encoding, errors="replace", newline="") as text:
+            with _LONG_FIELDS, path.open(encoding=encoding, errors="replace", newline="") as text:
                 for _ in csv.reader(text, delimiter=self.delimiter, quotechar=self.quote, strict=True):
                     pass
             return
         except csv.Error:
             pass  # raise outside, so that the error's context holds nothing of the file
-        finally:
-            csv.field_size_limit(limit)
         raise SourceError(
             f"{path}: a quote ({self.quote}) in it is not closed, or is closed inside a field, so that rows would be "
             "lost; accepted: quotes around whole fields, doubled inside them; --csv-quote with another one, or '' if "

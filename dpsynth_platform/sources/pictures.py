@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.pixels import ImageForm, Pixels
+from dpsynth_platform.foundation.process_state import own_warning_filters
 from dpsynth_platform.sources.picture_files import PictureFile, PictureProblem, checked
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _plain(file: PictureFile, mode: Literal["L", "RGB"]) -> Image.Image | None:
         log.setLevel(logging.WARNING)  # lengths of parts are data
     ImageFile.LOAD_TRUNCATED_IMAGES = False  # whatever another library wants
     try:
-        with warnings.catch_warnings():
+        with own_warning_filters():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", UserWarning)
             warnings.simplefilter("error", RuntimeWarning)

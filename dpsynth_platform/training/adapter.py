@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 from dpsynth_platform.foundation.errors import MechanismFailed, TrainingRefused
+from dpsynth_platform.foundation.process_state import own_warning_filters
 from dpsynth_platform.training.families import has_encoder
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
 
@@ -48,7 +49,7 @@ def adapted(model: Any, adapter: Adapter) -> Any:
         fan_in_fan_out=transposed,
         task_type="SEQ_2_SEQ_LM" if has_encoder(model) else "CAUSAL_LM",
     )
-    with warnings.catch_warnings():
+    with own_warning_filters():
         # PEFT uses a deprecated attribute; a plan would show the warning.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
         return get_peft_model(model, config)

@@ -13,11 +13,13 @@ where that matters less, and is not excluded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from dpsynth_platform.foundation.process_state import ChangedWhileNeeded
 
 EXACT = torch.float32
 """The precision in which the order of operations hardly changes a result."""
@@ -38,17 +40,24 @@ def precision_of_training(device: torch.device, model: nn.Module) -> torch.dtype
     return EXACT if has_experts(model) else precision_of(device)
 
 
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Inside, matrix products and convolutions in single precision use no faster, coarser mode."""
+def _without_coarse_modes() -> Callable[[], None]:
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         torch.set_float32_matmul_precision(products)
         torch.backends.cudnn.allow_tf32 = convolutions
+
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    return restore
+
+
+_EXACTLY = ChangedWhileNeeded(_without_coarse_modes)
+
+
+def exact_products() -> AbstractContextManager[None]:
+    """Inside, matrix products and convolutions in single precision use no faster, coarser mode, in all threads."""
+    return _EXACTLY
 
 
 @torch.no_grad()

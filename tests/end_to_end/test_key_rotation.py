@@ -113,7 +113,8 @@ def test_the_second_release_leaves_out_whom_the_first_exhausted(done: Deployment
     assert exhausted < both
     newcomers = charged(done, "second")
     assert newcomers and newcomers < only_second - exhausted
-    # Nobody but the exhausted and the held out is missing: those of the first release's hold-out may take part.
+    # Nobody but the exhausted and the held out is missing: those of the first release's hold-out may take part. Some
+    # 480 of 600, with a deviation of 10.
     assert len(newcomers) > 0.6 * len(only_second - exhausted)
     verified = verification.verify_ledger(done.settings)
     assert verified.ok, verified.problems
@@ -131,7 +132,9 @@ def test_without_a_rotation_the_same_people_are_left_out(done: Deployment) -> No
     left = fingerprints(done, second) - charged(done, "people")
     newcomers = charged(done, "second")
     assert newcomers < left
-    assert len(newcomers) > 0.6 * len(left)
+    # Of the first release's people in it, some 100 are held out, and are again; of 500 others some 400 are not. The
+    # difference of 400 and 0.5 * 600 is ten deviations of both (9 and 0.5 * 9).
+    assert len(newcomers) > 0.5 * len(left)
     assert fingerprints(done, first) & fingerprints(done, second)
 
 

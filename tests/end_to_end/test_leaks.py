@@ -29,6 +29,7 @@ from leak_cases import (
     SPEAKING,
     SPEAKING_SCRUBBER,
     UNLISTED,
+    count_forms,
     found,
     found_in,
     marked_deployment,
@@ -197,7 +198,7 @@ def test_what_is_public_tells_no_private_count_hash_or_fingerprint(marked: Marke
     counts = tuple(
         form
         for number in (COUNT, owners, owners + MARKED_ROWS, records[1].facts["rows"], records[3].facts["rows"])
-        for form in (f'"{number}"', f": {number}", f" {number} ", f">{number}<", f"{number:,}")
+        for form in (*count_forms(number), f"{number:,}")
     )
     needles = (*hashes, *fingerprints, *(count for count in counts if not _declared(count)))
     for text in (marked.exported.read_text(), marked.deployment.settings.lineage_file.read_text()):

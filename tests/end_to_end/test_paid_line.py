@@ -40,7 +40,8 @@ def test_the_dossier_shows_what_was_bought(tmp_path: Path, monkeypatch: pytest.M
     assert (bought["share"], bought["rows"], bought["unit"]) == (0.1, 2000, "records")
     assert [item["name"] for item in bought["measures"]] == ["accuracy", "pairs"]
     for item in bought["measures"]:
-        assert 0 <= item["low"] < item["value"] < item["high"] <= 1
+        # Noise may bring a share to its limit: of some 210 wrong ones, deviation 53, none in one of 25,000 runs.
+        assert 0 <= item["low"] <= item["value"] <= item["high"] <= 1 and item["low"] < item["high"]
         assert item["in_words"] in (place / "dossier.html").read_text()
     assert seen == view.paid == (*(item["in_words"] for item in bought["measures"]), bought["note"])
     assert [said for said in dossier["statement"]["covered"] if said.startswith("Measures of quality (1 set)")]

@@ -30,6 +30,7 @@ from leak_cases import (
     SPEAKING,
     SSN,
     UNLISTED,
+    count_forms,
     found,
     found_in,
     put_back,
@@ -189,7 +190,7 @@ def test_what_is_public_tells_no_private_count_hash_or_fingerprint(marked: Marke
     needles = (
         *hashes,
         *(item.hex() for item in people.tolist()[:50]),
-        *(form.format(count) for count in counts for form in ('"{}"', ": {}", " {} ", ">{}<")),
+        *(form for count in counts for form in count_forms(count)),
     )
     assert not found_in(needles, marked.deployment.settings.lineage_file.read_bytes())
     assert found(needles, without_noisy_counts(marked.release.parent, tmp_path / "public")) == {}

@@ -58,10 +58,12 @@ def node_key(place, name):
     return path, public
 
 
-def free_port():
-    with socket.socket() as end:
-        end.bind(("127.0.0.1", 0))
-        return end.getsockname()[1]
+def own_port(stack):
+    """A port on which a process may listen: bound and not listening, so that no other one gets it meanwhile."""
+    held = stack.enter_context(socket.socket())
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held.getsockname()[1]
 
 
 def wait_until(true, what):
@@ -80,7 +82,7 @@ class Flower:
     """A SuperLink in a directory, with what was started for it."""
 
     def __init__(self, place, stack):
-        self.place, self._stack, self.port = place, stack, free_port()
+        self.place, self._stack, self.port = place, stack, own_port(stack)
         self.certificate, self.key = certificate(place)
         self._tls = (
             "--ssl-certfile",
@@ -142,7 +144,7 @@ class Flower:
             f"supernode-{name}",
             FLOWER / "flower-supernode",
             *("--root-certificates", self.certificate, "--superlink", f"127.0.0.1:{self.port}"),
-            *("--auth-supernode-private-key", private, "--port", free_port(), *self._tls),
+            *("--auth-supernode-private-key", private, "--port", own_port(self._stack), *self._tls),
             *("--node-config", f'socket="{place}"'),
             home=home,
         )

@@ -19,12 +19,17 @@ def said(place, message):
     return got[8:] if got else None
 
 
+def answers(place):
+    """Whether a participant answers at the path, which is there a moment earlier."""
+    try:
+        return bool(said(place, framed(b"")))  # its name
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+
+
 def wait_for(place, thread):
-    """Until a participant answers at the path; it is there a moment earlier. Its thread must live."""
+    """Until a participant answers at the path. Its thread must live."""
     end = time.monotonic() + 120
-    while True:
-        try:
-            return said(place, framed(b""))  # its name
-        except (FileNotFoundError, ConnectionRefusedError):
-            assert time.monotonic() < end and thread.is_alive()
-            time.sleep(0.01)
+    while not answers(place):
+        assert time.monotonic() < end and thread.is_alive()
+        time.sleep(0.01)

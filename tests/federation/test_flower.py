@@ -3,6 +3,7 @@
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from federated_cases import COLUMNS, NAMES, plan_of, policy_document, rows
 from flower_cases import FLOWER, flower, wait_until
+from relay_cases import answers
 
 from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES, Coordinator
 from dpsynth_platform.federation.relays import RelayLink, listening
@@ -68,7 +70,7 @@ def test_processes_at_four_participants_make_one_release_and_one_of_them_is_kill
             )
             engine.add_node(name, own / "node.sock")
         for name in NAMES:
-            wait_until((place / name / "node.sock").exists, (place / f"node-{name}.log").read_text())
+            wait_until(partial(answers, place / name / "node.sock"), f"the node of {name} does not answer")
         with listening(place / "hub.sock") as hub:
             engine.relay_to(place / "hub.sock", 30.0)
             hub.settimeout(60)

@@ -200,7 +200,7 @@ def test_a_fork_while_another_thread_makes_private_files_is_not_stuck() -> None:
     code = (
         "import os, sys\n"
         "from dpsynth_platform.foundation import permissions\n"
-        "permissions._UMASK._lock.acquire()\n"
+        "permissions._PRIVATE._lock.acquire()\n"
         "child = os.fork()\n"
         "if child == 0:\n"
         "    with permissions.private_files():\n"

@@ -3,7 +3,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +48,19 @@ def test_what_tests_replay_is_what_the_migrations_make(tmp_path, monkeypatch):
     made("first")
     assert replayed_migrations._statements
     assert made("replayed") == by_alembic
+
+
+def test_threads_that_open_ledgers_of_their_own_do_not_mix_their_migrations(tmp_path, monkeypatch):
+    """Alembic's operations are of the whole process."""
+    monkeypatch.setattr(database, "_upgrade", replayed_migrations._migrate)
+    together = threading.Barrier(8)
+
+    def opened(number):
+        together.wait(120)
+        return Ledger(f"sqlite:///{tmp_path / str(number) / 'ledger.db'}").verify().ok
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(opened, range(8))) == [True] * 8
 
 
 def test_only_the_owner_can_read(url):

@@ -135,7 +135,7 @@ def test_an_interrupted_step_takes_its_job_with_it(
     (tmp_path / "sleeps").chmod(0o700)
 
     def interrupted(look: Any, _: float) -> int:
-        assert wait_until((tmp_path / "pid").exists, 180)
+        assert wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"), 180)
         assert look() is None  # it runs
         raise KeyboardInterrupt
 

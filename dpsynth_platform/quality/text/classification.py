@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpsynth_platform.foundation.process_state import own_warning_filters
 from dpsynth_platform.quality.text.mauve import Features
 from dpsynth_platform.quality.text.words import WORD
 
@@ -50,7 +51,7 @@ def _train_and_test(train: Any, classes: Sequence[str], test: Any, truth: Sequen
     if len(set(classes)) == 1:
         guessed = [classes[0]] * len(truth)
     else:
-        with warnings.catch_warnings():
+        with own_warning_filters():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model = LogisticRegression(class_weight="balanced", max_iter=_STEPS).fit(train, classes)
         guessed = model.predict(test).tolist()

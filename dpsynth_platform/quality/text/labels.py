@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.process_state import own_warning_filters
 from dpsynth_platform.quality.text.mauve import Features
 from dpsynth_platform.quality.text.words import WORD
 
@@ -98,7 +99,7 @@ def by_classifiers(train: Labelled, test: Labelled) -> dict[str, F1]:
     found = {}
     for name, (inputs, classifier) in CLASSIFIERS.items():
         learned, asked = inputs(train, test)
-        with warnings.catch_warnings():
+        with own_warning_filters():
             warnings.simplefilter("ignore")  # of steps that do not converge, and of labels that all texts have
             guessed = _guess(classifier, learned, train.labels, asked, single)
         found[name] = f1_of(test.labels, guessed)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.process_state import own_warning_filters
 
 Values = npt.NDArray[np.float64]
 Features = npt.NDArray[np.float32]
@@ -61,7 +62,7 @@ def cluster_counts(first: Features, second: Features, clusters: int, state: int)
         raise SourceError(f"MAUVE: {clusters} clusters of {texts} texts; accepted: 2 to {texts // 2}, or more texts")
     together = _leading(normalize(np.concatenate([first, second]).astype(np.float64)))
     means = KMeans(clusters, n_init=_STARTS, max_iter=_STEPS, random_state=state)
-    with warnings.catch_warnings():
+    with own_warning_filters():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different texts than clusters leave empty ones
         found = means.fit_predict(together)
     sides = found[: len(first)], found[len(first) :]

@@ -24,8 +24,9 @@ import json
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from typing import Any
 from dpsynth_platform.foundation.digests import canonical_digest, digest_file
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.process_state import ChangedWhileNeeded
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.synth.text.writer_files import Writer, is_writer
 
@@ -404,8 +406,18 @@ def _unreadable(declared: str) -> Iterator[None]:
         ) from None
 
 
-@contextmanager
-def no_bars() -> Iterator[None]:
+def _discarding_stderr() -> Callable[[], None]:
+    shown, sys.stderr = sys.stderr, io.StringIO()
+
+    def restore() -> None:
+        sys.stderr = shown
+
+    return restore
+
+
+_WITHOUT_BARS = ChangedWhileNeeded(_discarding_stderr)
+
+
+def no_bars() -> AbstractContextManager[None]:
     """Suppresses the progress bars that libraries write to standard error."""
-    with redirect_stderr(io.StringIO()):
-        yield
+    return _WITHOUT_BARS

@@ -279,7 +279,8 @@ class PictureMomentsPlan(FederatedPlan):
         parameters, terms, moments = self.parameters, self.terms, self.moments
         sizes = (moments.classes, moments.components, moments.clusters, *moments.shape)
         return (
-            self.sealed.columns == counted.domains(parameters.columns)
+            all(isinstance(name, str) for name in self.reads)
+            and self.sealed.columns == counted.domains(parameters.columns)
             and all(type(size) is int and size >= 1 for size in sizes)
             and all(type(size) is int and size >= 0 for size in (moments.frequencies, moments.networks, moments.rounds))
             and moments.shape == parameters.layout.form.shape
@@ -468,4 +469,4 @@ def _decoded(document: Mapping[str, Any]) -> Floats:
     found = np.frombuffer(base64.b64decode(document["data"], validate=True), dtype=document["type"])
     if not np.isfinite(found).all():
         raise ValueError("a number that is not finite")
-    return found.reshape(document["shape"])
+    return found.reshape(document["shape"]).copy()

@@ -39,8 +39,8 @@ from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.domain import Domain
 
-MOST_STEPS = 200
-"""Of the search for noise, each by a thousandth."""
+MOST_STEPS = 700
+"""Of the search for noise, each by a thousandth: twice the start, where only Renyi bounds are known."""
 T = TypeVar("T")
 
 

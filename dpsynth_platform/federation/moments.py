@@ -30,9 +30,10 @@ results that a dishonest server has made up (networks whose sums are not exact, 
 of that unit. Where it fails on a unit, the unit adds zeros: a refusal would show that there is one. A query that fails
 without records, is longer than the plan has it, or is not the round's, is refused before a record is read.
 
-**Scale.** Rounding towards zero costs no sensitivity, but shortens: an entry by at most one unit of fixed point for
-each unit of privacy, by half of one on average. The scale is the least power of two at which all expected units
-together lose at most `LOST` deviations of the noise that way. The modulus is `SumPlan.modulus_bits`, within 62 bits.
+**Scale.** Rounding towards zero costs no sensitivity, but shortens: an entry by half a unit of fixed point for each
+unit of privacy, on average. The scale is the least power of two at which all expected units together lose at most
+`LOST` deviations of an entry's noise that way, and a vector of even entries at most `LOST` of its norm: what is lost of
+a matrix may be all in one direction. The modulus is `SumPlan.modulus_bits`, within 62 bits.
 
 **Private evolution of texts on the same seam.** Candidates go out, and clipped votes come back summed. It needs
 
@@ -90,7 +91,7 @@ from dpsynth_platform.synth.interface import PlanInputs, SealedPlan
 from dpsynth_platform.synth.tabular.domain import Domain
 
 LOST = 1 / 8
-"""Deviations of the noise that rounding may take from an entry, on average over all units."""
+"""Deviations of the noise that rounding may take from an entry, and parts that it may take from a vector's norm."""
 COLUMNS_METHOD = "mst"
 """Of the columns that are counted; one column alone is counted once."""
 _TYPES = ("<f4", "<f8", "<i8")
@@ -210,7 +211,7 @@ class PictureMomentsPlan(FederatedPlan):
         expected = contract.privacy.expected_units
         central = queries.planned(layout.form, layout.number, expected, inputs.guarantee, counted.event_of(columns))
         names, adjacency = names_of(central), inputs.guarantee.adjacency
-        scales = [_scale(expected * silos, central.noise[name]) for name in names]
+        scales = [_scale(expected * silos, central.noise[name], most) for name, most in lengths(central).items()]
 
         def made(factor: float) -> tuple[VectorTerms, DpEvent]:
             deviations = [factor * central.noise[name] * scale for name, scale in zip(names, scales, strict=True)]
@@ -435,9 +436,15 @@ def _event(columns: counted.Columns, terms: VectorTerms, moments: MomentsPlan, a
     return counted.together(columns, *(each.event for each in sums))
 
 
-def _scale(units: int, noise: float) -> int:
-    """Units of a clipping norm: so many vectors, rounded by half a unit each, lose `LOST` deviations at most."""
-    return max(SCALE, 2 ** math.ceil(math.log2(units / 2 / (LOST * noise))))
+def _scale(units: int, noise: float, length: int) -> int:
+    """Units of a clipping norm, a power of two; see the module.
+
+    Args:
+        units: of privacy, over all participants.
+        noise: its deviation, in clipping norms.
+        length: the most entries of a vector.
+    """
+    return max(SCALE, 2 ** math.ceil(math.log2(max(units / noise, math.sqrt(length)) / (2 * LOST))))
 
 
 def _deviation(share_variance: float, scale: int, finished: int) -> float:

@@ -34,7 +34,6 @@ from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_to_json, leaves
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
-from dpsynth_platform.sources.pictures import encoded
 from dpsynth_platform.synth.images import moments_measuring, noisy_results
 from dpsynth_platform.synth.images.exact_sums import Batch
 from dpsynth_platform.synth.images.layout import ImageLayout
@@ -107,7 +106,7 @@ def drawings(people, seed=0, columns=COLUMNS):
         OWNER_COLUMN: owners,
         "person": owners,
         "kind": [KINDS[kind] for kind in kinds],
-        "drawing": pa.array([encoded(each, "png") for each in np.rint(grey).astype(np.uint8)], pa.binary()),
+        "drawing": ImageLayout.of(contract()).form.stored(np.rint(grey).astype(np.uint8)),
     }
     return pa.table(held).select([OWNER_COLUMN, "person", *columns])
 
@@ -205,9 +204,10 @@ def test_the_event_is_that_of_the_composed_sums(privacy, silos, moved):
     ]
     mu = moved * math.sqrt(sum(1 / deviation**2 for deviation in deviations))
     assert 0.8 * 2.0 < gaussian_epsilon(mu) <= stated.epsilon
-    # Half a unit of rounding for each person in each silo is within an eighth of a deviation.
-    for deviation, scale in zip(deviations, plan.terms.scales, strict=True):
+    # Half a unit of rounding for each person in each silo, and in each entry of a vector.
+    for deviation, scale, most in zip(deviations, plan.terms.scales, lengths(plan.moments).values(), strict=True):
         assert 400 * silos / 2 <= LOST * deviation * scale * 1.001
+        assert math.sqrt(most) / 2 <= LOST * scale
 
 
 def test_counted_columns_are_rounds_of_their_own_within_the_guarantee(plan):
@@ -458,8 +458,7 @@ def test_sums_without_noise_make_the_model_of_the_central_sums(silent, tmp_path,
     assert plan.moments.noise["class-counts"] == pytest.approx(read.deviation("class-counts"))
     drawn = made.draw(directory, 30).table()
     assert drawn.num_rows == 30 and drawn.schema.names == ["person", "kind", "drawing"]
-    (found,) = ImageLayout.of(contract()).read(drawn)
-    assert found.pixels.shape == (30, SIDE, SIDE, 1)
+    assert all(picture.startswith(b"\x89PNG") for picture in drawn["drawing"].to_pylist())
     means = Model.load(directory / "pictures" / "model.npz").means
     assert means[0].mean() + 0.05 < means[1].mean()
 

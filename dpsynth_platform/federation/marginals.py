@@ -60,7 +60,6 @@ from dpsynth_platform.synth.tabular.resolution import Groups, View
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.rounds import MODEL_CELLS, ROUND_ITERATIONS, admissible
 
-METHODS = ("independent", "mst", "aim")
 SHARES = {"independent": (1.0,), "mst": (1 / 3, 1 / 3, 1 / 3), "aim": (1 / 5, 2 / 5, 2 / 5)}
 """Of the precision, of each round.
 
@@ -128,7 +127,7 @@ class Round:
 class MarginalsPlan(FederatedPlan):
     """A sealed plan whose parameters are `Terms`."""
 
-    METHODS = METHODS
+    METHODS = tuple(SHARES)
 
     @classmethod
     def of(
@@ -155,9 +154,9 @@ class MarginalsPlan(FederatedPlan):
             AccountingError: a value is impossible, or no noise meets the guarantee.
         """
         target, domain = guarantee or Guarantee.target(contract), planned_domain(contract)
-        if method not in METHODS or domain.unknown or target.weighting != "rows":
+        if method not in cls.METHODS or domain.unknown or target.weighting != "rows":
             raise ContractError(
-                f"{contract.dataset}: method {method!r}; accepted in a federated run: {', '.join(METHODS)}, with "
+                f"{contract.dataset}: method {method!r}; accepted in a federated run: {', '.join(cls.METHODS)}, with "
                 "weighting rows and all values of columns declared"
             )
         guarantee = replace(target, max_contributions=target.max_contributions * silos)

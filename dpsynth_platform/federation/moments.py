@@ -32,8 +32,12 @@ without records, is longer than the plan has it, or is not the round's, is refus
 
 **Scale.** Rounding towards zero costs no sensitivity, but shortens: an entry by half a unit of fixed point for each
 unit of privacy, on average. The scale is the least power of two at which all expected units together lose at most
-`LOST` deviations of an entry's noise that way, and a vector of even entries at most `LOST` of its norm: what is lost of
-a matrix may be all in one direction. The modulus is `SumPlan.modulus_bits`, within 62 bits.
+`LOST` deviations of an entry's noise that way, and a vector of norm 1 with even entries at most `LOST_OF_NORM`: what is
+lost of a matrix may be all in one direction, and many vectors are shorter than the clipping norm. The modulus is `SumPlan.modulus_bits`, within 62 bits.
+
+**Who sees the sums.** A round's document shows all earlier noisy sums to participants and to who carries messages. The
+plan's noise is counted against them as against the coordinator; a participant knows its own share of it, so that a plan
+with `colluders` 0 does not protect from one that is curious.
 
 **Private evolution of texts on the same seam.** Candidates go out, and clipped votes come back summed. It needs
 
@@ -90,8 +94,8 @@ from dpsynth_platform.synth.images.picture_classifier import FEATURES
 from dpsynth_platform.synth.interface import PlanInputs, SealedPlan
 from dpsynth_platform.synth.tabular.domain import Domain
 
-LOST = 1 / 8
-"""Deviations of the noise that rounding may take from an entry, and parts that it may take from a vector's norm."""
+LOST, LOST_OF_NORM = 1 / 8, 1 / 64
+"""Deviations of the noise that rounding may take from an entry, and its part of the norm of a vector of norm 1."""
 COLUMNS_METHOD = "mst"
 """Of the columns that are counted; one column alone is counted once."""
 _TYPES = ("<f4", "<f8", "<i8")
@@ -444,7 +448,8 @@ def _scale(units: int, noise: float, length: int) -> int:
         noise: its deviation, in clipping norms.
         length: the most entries of a vector.
     """
-    return max(SCALE, 2 ** math.ceil(math.log2(max(units / noise, math.sqrt(length)) / (2 * LOST))))
+    least = max(units / 2 / (LOST * noise), math.sqrt(length) / 2 / LOST_OF_NORM)
+    return max(SCALE, 2 ** math.ceil(math.log2(least)))
 
 
 def _deviation(share_variance: float, scale: int, finished: int) -> float:

@@ -24,6 +24,7 @@ from typing import Any
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES, Node
 from dpsynth_platform.federation.participants import Participant, Policy
+from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.federation.relays import serve
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, NotFound, SchemaMissing
 from dpsynth_platform.foundation.permissions import private_directory, private_files
@@ -55,7 +56,7 @@ class Approvals:
     def _plans(self) -> Path:
         return self.root / "plans"
 
-    def check(self, run_id: str, plan: MarginalsPlan) -> None:
+    def check(self, run_id: str, plan: FederatedPlan) -> None:
         """Keeps the plan, and raises `GrantRefused` unless it is approved for this run."""
         private_directory(self._plans)
         kept, approved = (self._plans / f"{plan.digest}.{suffix}" for suffix in ("json", "approved"))

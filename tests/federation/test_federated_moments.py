@@ -19,6 +19,7 @@ from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.mechanisms import plan_of
 from dpsynth_platform.federation.moments import (
     LOST,
+    LOST_OF_NORM,
     PictureMomentsPlan,
     _from_json,
     _to_json,
@@ -207,7 +208,7 @@ def test_the_event_is_that_of_the_composed_sums(privacy, silos, moved):
     # Half a unit of rounding for each person in each silo, and in each entry of a vector.
     for deviation, scale, most in zip(deviations, plan.terms.scales, lengths(plan.moments).values(), strict=True):
         assert 400 * silos / 2 <= LOST * deviation * scale * 1.001
-        assert math.sqrt(most) / 2 <= LOST * scale
+        assert math.sqrt(most) / 2 <= LOST_OF_NORM * scale
 
 
 def test_counted_columns_are_rounds_of_their_own_within_the_guarantee(plan):
@@ -308,7 +309,7 @@ def test_a_person_moves_no_sum_further_than_the_event_says(plan):
         for owner, vector in alone.items():
             left = table.filter(pa.array(np.array(table[OWNER_COLUMN]) != owner))
             assert np.array_equal(whole - asked.units(left), vector) and moves(asked, vector)
-            assert np.any(vector) or asked.query.name.startswith("correct")
+            assert np.any(vector) or asked.query.name not in ("class-counts", "class-means")
         vectors = [asked.of_unit(batch) for batch in extreme]
         assert all(moves(asked, vector) for vector in vectors)
         assert all(moves(asked, one - other, 2) for one in vectors for other in vectors)
@@ -334,7 +335,7 @@ def test_vectors_are_the_central_sums_up_to_rounding(plan):
     for asked in rounds_of(plan, table):
         exact = asked.query.vector(Batch(pixels, classes))
         lost = exact * asked.sum.scale - asked.units(table)
-        assert np.abs(lost).max() < 40 * (1 + 1e-6) and np.abs(lost).mean() < 20
+        assert np.abs(lost).max() < len(classes)
         shape = asked.query.sums(noisy_results.no_records(plan.moments)).shape
         kept = asked.query.of_vector(exact, shape)
         whole = asked.query.sums(Batch(pixels, classes))

@@ -33,7 +33,8 @@ without records, is longer than the plan has it, or is not the round's, is refus
 **Scale.** Rounding towards zero costs no sensitivity, but shortens: an entry by half a unit of fixed point for each
 unit of privacy, on average. The scale is the least power of two at which all expected units together lose at most
 `LOST` deviations of an entry's noise that way, and a vector of norm 1 with even entries at most `LOST_OF_NORM`: what is
-lost of a matrix may be all in one direction, and many vectors are shorter than the clipping norm. The modulus is `SumPlan.modulus_bits`, within 62 bits.
+lost of a matrix may be all in one direction, and many vectors are shorter than the clipping norm. The modulus is
+`SumPlan.modulus_bits`, within 62 bits.
 
 **Who sees the sums.** A round's document shows all earlier noisy sums to participants and to who carries messages. The
 plan's noise is counted against them as against the coordinator; a participant knows its own share of it, so that a plan

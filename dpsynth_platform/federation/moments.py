@@ -97,6 +97,7 @@ from dpsynth_platform.synth.tabular.domain import Domain
 
 LOST, LOST_OF_NORM = 1 / 8, 1 / 64
 """Deviations of the noise that rounding may take from an entry, and its part of the norm of a vector of norm 1."""
+MOST_GRADIENTS = 1000
 COLUMNS_METHOD = "mst"
 """Of the columns that are counted; one column alone is counted once."""
 _TYPES = ("<f4", "<f8", "<i8")
@@ -408,7 +409,9 @@ _BOUND = "max_contributions"
 
 
 def names_of(moments: MomentsPlan) -> list[str]:
-    """The queries in their order, which JSON does not keep."""
+    """The queries in their order, which JSON does not keep. Raises `ValueError` for more than any plan has."""
+    if moments.networks * moments.rounds > MOST_GRADIENTS:
+        raise ValueError(f"{moments.networks} networks of {moments.rounds} rounds")
     return list(queries.shares_of(moments.clusters, moments.networks, moments.rounds))
 
 

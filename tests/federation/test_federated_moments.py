@@ -223,7 +223,7 @@ def test_the_sums_of_a_plan_cannot_overflow(plan):
     for index, most in enumerate(lengths(plan.moments).values()):
         assert plan.terms.vectors(index, most, "add-or-remove").modulus_bits <= 62
     with pytest.raises(AccountingError, match="bits"):
-        pictures_plan(most_records=2**50)
+        pictures_plan(most_records=2**51)
     with pytest.raises(AccountingError, match="fixed-graph"):
         plan.terms.vectors(0, 2, "fixed-graph")
 

@@ -237,7 +237,7 @@ def altered(plan, **changes):
 def test_a_plan_is_read_back_by_its_method_and_checked(plan):
     again = plan_of(plan.to_json())
     assert isinstance(again, PictureMomentsPlan) and again.digest == plan.digest and again.terms == plan.terms
-    less = altered(plan, share_variances=[share / 4 for share in plan.terms.share_variances])
+    less = altered(plan, share_variances=[float(share // 4) for share in plan.terms.share_variances])
     with pytest.raises(AccountingError, match="not that of its parameters"):
         plan_of(less.to_json())
     cheaper = replace(less.sealed, event=event_to_json(less.event))

@@ -36,6 +36,9 @@ unit of privacy, on average. The scale is the least power of two at which all ex
 lost of a matrix may be all in one direction, and many vectors are shorter than the clipping norm. The modulus is
 `SumPlan.modulus_bits`, within 62 bits.
 
+**Length of documents.** Each has all results before it, networks included: half a megabyte for 4 x 4 pixels, and about
+10 MB for 28 x 28, by the size of the networks. A link that takes less must not be used for larger pictures.
+
 **Who sees the sums.** A round's document shows all earlier noisy sums to participants and to who carries messages. The
 plan's noise is counted against them as against the coordinator; a participant knows its own share of it, so that a plan
 with `colluders` 0 does not protect from one that is curious.

@@ -455,8 +455,8 @@ def _scale(units: int, noise: float, length: int) -> int:
         noise: its deviation, in clipping norms.
         length: the most entries of a vector.
     """
-    least = max(units / 2 / (LOST * noise), math.sqrt(length) / 2 / LOST_OF_NORM)
-    return max(SCALE, 2 ** math.ceil(math.log2(least)))
+    least = max(1.0, units / 2 / (LOST * noise), math.sqrt(length) / 2 / LOST_OF_NORM)
+    return max(SCALE, 1 << math.ceil(math.log2(least)))
 
 
 def _deviation(share_variance: float, scale: int, finished: int) -> float:

@@ -171,6 +171,21 @@ def own_deployment(deployment_of_module: None) -> Iterator[None]:
     say_of_a_deployment(before)
 
 
+def umask_now() -> str:
+    """Without setting it, as `os.umask` would for all threads. Linux alone shows it."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((line for line in lines if line.startswith("Umask")), "")
+
+
+@pytest.fixture(autouse=True)
+def umask_is_left_as_found() -> Iterator[None]:
+    """Files of later tests would have other modes than those of users."""
+    before = umask_now()
+    yield
+    assert umask_now() == before
+
+
 @pytest.fixture(scope="session")
 def spark_is_there() -> Iterator[None]:
     """Skips where Spark cannot run; in CI, PySpark's absence is a failure and no reason to skip.

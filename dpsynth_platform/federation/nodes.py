@@ -54,6 +54,8 @@ LABEL = b"dpsynth-run-1"
 MOST_PLAN_BYTES = 2**26
 """Of a plan or a round's tables: their length grows with the values of all columns."""
 SIGNATURE_BYTES = 64
+MOST_RUN = 100
+"""Letters of a run's name: with a digest after it, it names a round."""
 
 
 @dataclass
@@ -313,6 +315,7 @@ def _opened(message: bytes, receiver: str, key: Ed25519PublicKey) -> tuple[dict[
     try:
         head = json.loads(line)
         valid = isinstance(head, dict) and isinstance(head["kind"], str) and is_name(head["run"])
+        valid = valid and len(head["run"]) <= MOST_RUN
     except (ValueError, KeyError, RecursionError):
         valid = False
     if not valid:

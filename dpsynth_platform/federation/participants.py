@@ -56,7 +56,7 @@ from dpsynth_platform.synth.tabular.domain import Domain
 Count = Annotated[int, Field(ge=1, le=MOST_PARTICIPANTS)]
 
 MOST_DRAWN = 2**28
-"""Draws of noise in a round: minutes of a core."""
+"""Draws of noise in a round: of the slowest kind about two minutes of a core."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 

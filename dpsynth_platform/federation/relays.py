@@ -12,7 +12,6 @@ each; back come the replies alike.
 
 from __future__ import annotations
 
-import os
 import socket
 import stat
 import threading
@@ -44,11 +43,8 @@ def listening(place: Path) -> Iterator[socket.socket]:
                 if _answers(place):
                     raise ConfigurationError(f"a process listens at {place} already; accepted: one for each path")
                 place.unlink()  # of a process that was killed
-            before = os.umask(0o117)
-            try:
-                end.bind(str(place))
-            finally:
-                os.umask(before)
+            end.bind(str(place))
+            place.chmod(0o660)  # nobody can connect before `listen`; the umask is of all threads, so not changed here
         except OSError as error:
             raise ConfigurationError(
                 f"no socket can be made at {place}: {error.strerror or error}; accepted: a short path in a directory "

@@ -145,11 +145,6 @@ class Round:
             ((_SIGNATURE, each), (SHARE_BYTES, each)),
         )
 
-    def most_bytes(self, step: int, is_reply: bool) -> int:
-        """The longest message of a step: what a transport may accept."""
-        size, most = self._layouts[step][is_reply]
-        return _HEADER.size + most * (_PLACE.size + size)
-
     def write(self, step: int, is_reply: bool, entries: Mapping[int, bytes]) -> bytes:
         """The message with these contents by place."""
         header = _HEADER.pack(LABEL, step, is_reply, self.context, len(entries))

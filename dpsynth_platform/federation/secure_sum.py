@@ -252,11 +252,6 @@ class Aggregator:
         self._total: Coded = np.zeros(plan.length, dtype=np.uint64)
         self._agreement = b""
 
-    @property
-    def most_bytes(self) -> int:
-        """The longest reply of this step."""
-        return 0 if self.step == ENDED else self._round.most_bytes(self.step, True)
-
     def requests(self) -> dict[str, bytes]:
         """This step's request to each participant that is still there; none once the round has ended."""
         if self.step == ENDED:

@@ -13,6 +13,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from federated_cases import COLUMNS, NAMES, SCHEMA, contract, plain_sum, plan_of, rows, started
 from scipy.special import ive
+from seeded_stream import Counted
 
 from dpsynth_platform.federation import noise, trust
 from dpsynth_platform.federation.coordinator import run_rounds
@@ -27,16 +28,6 @@ from dpsynth_platform.quality.fidelity import k_way_distance
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.model import load_model
-
-
-class Counted:
-    """A stream of words by a seeded generator, in place of a cryptographic one."""
-
-    def __init__(self, seed=7):
-        self.rng = np.random.default_rng(seed)
-
-    def words(self, number):
-        return self.rng.integers(0, 2**64, number, dtype=np.uint64)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import yaml
 from federated_cases import (
@@ -23,6 +22,7 @@ from federated_cases import (
     started,
     vector,
 )
+from seeded_stream import Counted
 
 from dpsynth_platform.federation import noise, participants
 from dpsynth_platform.federation.coordinator import run_rounds
@@ -190,18 +190,8 @@ def test_two_processes_of_one_participant_start_once(tmp_path, plan, text):
 # Vectors.
 
 
-class Counted:
-    """A stream of words by a seeded generator, in place of a cryptographic one."""
-
-    def __init__(self, seed=11):
-        self.rng = np.random.default_rng(seed)
-
-    def words(self, number):
-        return self.rng.integers(0, 2**64, number, dtype=np.uint64)
-
-
 def test_a_vector_is_the_counts_with_a_share_of_noise_and_is_computed_once(tmp_path, plan, text, monkeypatch):
-    stream, table = Counted(), rows(500)
+    stream, table = Counted(11), rows(500)
     monkeypatch.setattr(noise, "SecureStream", lambda: stream)
     asked, squares, entries = plan.next_round([]), 0.0, 0
     for number in range(30):

@@ -11,6 +11,7 @@ from dp_accounting import dp_event
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2, skellam
+from seeded_stream import Counted
 
 from dpsynth_platform.federation import noise, trust
 from dpsynth_platform.federation.noise import TABLE_BITS, sample_skellam, skellam_tails
@@ -29,16 +30,6 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianCountsEvent, SkellamCountsEvent, SkellamSumsEvent
 
 PLAN = SumPlan(8, 6, 2, 3, 16, 1000 * 16, 64.0)
-
-
-class Counted:
-    """A stream of words by a seeded generator, in place of a cryptographic one."""
-
-    def __init__(self, seed=7):
-        self.rng = np.random.default_rng(seed)
-
-    def words(self, number):
-        return self.rng.integers(0, 2**64, number, dtype=np.uint64)
 
 
 @given(st.integers(2, 62), st.lists(st.integers(-(2**61), 2**61 - 1), min_size=1, max_size=5))

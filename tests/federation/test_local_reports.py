@@ -8,6 +8,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+from seeded_stream import Counted
 
 from dpsynth_platform.federation import local_reports
 from dpsynth_platform.federation.local_reports import (
@@ -19,14 +20,6 @@ from dpsynth_platform.federation.local_reports import (
     ratio_of,
 )
 from dpsynth_platform.foundation.errors import AccountingError
-
-
-class Counted:
-    def __init__(self, seed=7):
-        self.rng = np.random.default_rng(seed)
-
-    def words(self, number):
-        return self.rng.integers(0, 2**64, number, dtype=np.uint64)
 
 
 @pytest.fixture

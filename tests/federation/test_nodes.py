@@ -145,7 +145,13 @@ def test_no_message_is_heard_that_the_coordinator_has_not_signed_for_this_node(t
 
 @pytest.mark.parametrize(
     "head",
-    [{"kind": "spend", "run": "r"}, {"kind": "sum", "run": "r"}, {"run": "r"}, {"kind": "sum", "run": ""}],
+    [
+        {"kind": "spend", "run": "r"},
+        {"kind": "sum", "run": "r"},
+        {"run": "r"},
+        {"kind": "sum", "run": ""},
+        {"kind": "propose", "run": "r" * 101},
+    ],
 )
 def test_other_messages_of_the_coordinator_are_refused(tmp_path, head):
     node = nodes_of(tmp_path)["east"]

@@ -1,13 +1,14 @@
 """The local sockets at both ends of a relay."""
 
+import os
 import socket
 import stat
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from relay_cases import framed, said, wait_for
 
 from dpsynth_platform.federation.relays import RelayLink, listening, serve
 from dpsynth_platform.foundation.errors import ConfigurationError, RoundRefused
@@ -18,21 +19,6 @@ def place():
     """A short path: a socket's has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="rl-") as made:
         yield Path(made) / "node.sock"
-
-
-def framed(body):
-    return len(body).to_bytes(8, "big") + body
-
-
-def said(place, message):
-    """What a relay gets back; None: nothing."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
-        end.settimeout(20)
-        end.connect(str(place))
-        end.sendall(message)
-        end.shutdown(socket.SHUT_WR)
-        got = end.makefile("rb").read()
-    return got[8:] if got else None
 
 
 def answer(message):
@@ -49,10 +35,7 @@ def reports(place):
         target=serve, args=(place, "north", answer, 1_000, lambda: not stop.is_set(), lines.append)
     )
     thread.start()
-    end = time.monotonic() + 20
-    while not place.exists():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for(place, thread)
     yield lines
     stop.set()
     thread.join(20)
@@ -84,11 +67,23 @@ def test_a_refused_or_broken_message_gets_no_reply_and_the_node_goes_on(place, r
 
 def test_a_socket_is_for_one_process_and_for_no_others_than_owner_and_group(place):
     with listening(place):
-        assert stat.S_IMODE(place.stat().st_mode) & 0o007 == 0
+        assert stat.S_IMODE(place.stat().st_mode) == 0o660
         with pytest.raises(ConfigurationError, match=r"listens at .* already"), listening(place):
             pass
         assert place.exists()
     assert not place.exists()
+
+
+def test_files_that_other_threads_make_meanwhile_keep_their_mode(place, monkeypatch):
+    """All threads share one umask: two that open sockets at once could leave each other's."""
+
+    def changed(_):
+        pytest.fail("the umask was changed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "umask", changed)
+        with listening(place):
+            pass
 
 
 def test_a_socket_of_a_killed_process_is_replaced_and_a_file_is_not(place):

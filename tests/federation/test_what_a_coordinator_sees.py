@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from federated_cases import COORDINATOR, KEYS, NAMES, participant, plan_of, public, rows
+from relay_cases import wait_for
 
 from dpsynth_platform.federation import secure_sum
 from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES, Node
@@ -70,12 +70,9 @@ def answering(place, nodes):
         )
         for name, node in nodes.items()
     ]
-    for thread in threads:
+    for name, thread in zip(nodes, threads, strict=True):
         thread.start()
-    end = time.monotonic() + 60
-    while not all((place / f"{name}.sock").exists() for name in nodes):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+        wait_for(place / f"{name}.sock", thread)
     try:
         yield
     finally:

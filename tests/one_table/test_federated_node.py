@@ -3,10 +3,8 @@
 import json
 import shutil
 import socket
-import sys
 import tempfile
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
 from federated_cases import COLUMNS, NAMES, plan_of, policy_document, rows
+from relay_cases import wait_for
 
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.nodes import Coordinator
@@ -79,10 +76,7 @@ def up(place, **policies):
         thread = threading.Thread(target=node_up, args=(place / name, path, declared, SCHEMA_FILE), kwargs=given)
         thread.start()
         threads.append(thread)
-        end = time.monotonic() + 120
-        while not (place / name / "node.sock").exists():  # one after the other, as processes of their own would be
-            assert time.monotonic() < end and thread.is_alive()
-            time.sleep(0.05)
+        wait_for(place / name / "node.sock", thread)  # one after the other, as processes of their own would be
     try:
         yield lines
     finally:

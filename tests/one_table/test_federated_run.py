@@ -122,6 +122,12 @@ def test_a_run_makes_a_table_with_a_statement(tmp_path):
         assert stat.S_IMODE((tmp_path / directory).stat().st_mode) == 0o700
 
 
+def test_no_reply_is_longer_than_a_relay_may_bring(tmp_path):
+    plan, wires = plan_of("mst"), Wires(nodes_of(tmp_path))
+    run_federated(plan, ROSTER, COORDINATOR, nullcontext(wires), tmp_path / "out")
+    assert max(len(reply) for _, _, reply in wires.heard) <= coordinating._most_reply_bytes(plan)
+
+
 def test_a_finished_run_is_not_replaced(tmp_path):
     nodes = nodes_of(tmp_path)
     run_with(nodes, tmp_path / "out")

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_platform.foundation.digests import canonical_digest, digest_file
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.storage import write_durably
-from dpsynth_platform.training.plan import Adapter
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from dpsynth_platform.training.plan import Adapter
 
 FORMAT = "dpsynth-writer-1"
 WRITER, ADAPTER = "writer.json", "adapter.safetensors"
@@ -81,6 +82,8 @@ def is_writer(directory: Path) -> bool:
 
 def adapter_of(rank: int) -> Adapter:
     """The adapter of a writer, by its rank."""
+    from dpsynth_platform.training.plan import Adapter  # with accounting, which loading a code location does not need
+
     return Adapter(rank, 2 * rank)
 
 

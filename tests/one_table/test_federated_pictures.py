@@ -125,8 +125,8 @@ def test_a_plan_of_pictures_in_words_and_for_programs(place):  # noqa: F811
 @pytest.mark.parametrize(
     ("columns", "changes", "words"),
     [
-        (COLUMNS, {"method": "mst"}, "columns.drawing: type image, but --method 'mst' makes no pictures"),
-        ({"kind": COLUMNS["kind"]}, {}, "image.column: missing"),
+        (COLUMNS, {"method": "mst"}, "--method 'mst' with a column of type image"),
+        ({"kind": COLUMNS["kind"]}, {}, "--method 'image_moments' without a column of type image"),
         (COLUMNS | {"other": COLUMNS["drawing"]}, {}, "image.column: missing; accepted: one of drawing, other"),
         (COLUMNS | {"drawing": COLUMNS["drawing"] | {"size": [128, 128]}}, {}, "a message to a participant could have"),
     ],
@@ -138,7 +138,7 @@ def test_what_no_federated_plan_of_pictures_has(place, columns, changes, words):
 
 def test_settings_of_pictures_are_those_of_a_contract(place):  # noqa: F811
     columns = COLUMNS | {"size": {"type": "categorical", "values": ["small", "large"]}}
-    assert "generate.image.given: missing" in planned(place, columns)[1]
+    assert "image.given: missing" in planned(place, columns)[1]
     document = {"columns": columns, "image": {"given": ["size"], "columns_share": 0.5}}
     declared = place / "declared.yaml"
     declared.write_text(yaml.safe_dump(document, sort_keys=False))

@@ -1,12 +1,14 @@
-"""Federated marginals of adult beside the central ones. Not a test: run it, and it prints tables.
+"""Federated tables and pictures beside the central ones. Not a test: run it, and it prints tables.
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py            # about half an hour of a core
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --pictures --epsilons 1 8
 
 What belongs here: rows that are divided among eight participants (evenly; by age; very unevenly), whole runs over
 signed messages and secure sums in one process with real ledgers, with and without two that send no vector in any round,
 and the central method at the same epsilon. What does not: the network (`tests/federation/test_flower.py`), and
 asserting. Distances are mean total variations from all rows, of single columns and of pairs; seconds are of a core, of
-all parties together; bytes are those of requests and replies, of one participant in the whole run.
+all parties together; bytes are those of requests and replies, of one participant in the whole run. Pictures are judged
+by a classifier that learns from synthetic ones, on real ones that no run has seen.
 """
 
 from __future__ import annotations

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from dpsynth_platform.federation.marginals import MarginalsPlan, Round
+from dpsynth_platform.federation.plans import FederatedPlan, Round
 from dpsynth_platform.federation.sums import Whole
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import digest_directory
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
 
 OpenSum = Callable[[Round], tuple[Whole, Collection[str]]]
 """Opens the sum `Round.sum` of all who finish, and returns it with their names."""
 
 
-def run_rounds(plan: MarginalsPlan, directory: Path, open_sum: OpenSum, progress: Progress = silent) -> str:
+def run_rounds(plan: FederatedPlan, directory: Path, open_sum: OpenSum, progress: Progress = silent) -> str:
     """Opens each round's sum and fits the model, in a new directory, from which rows are drawn as from a central one.
 
     Returns:
@@ -30,11 +29,8 @@ def run_rounds(plan: MarginalsPlan, directory: Path, open_sum: OpenSum, progress
     Raises:
         MechanismFailed: too few have finished a round, or others than the plan names; or the directory is not new.
     """
-    measured: list[tuple[NoisyCounts, ...]] = []
-    with MeasurementLog.create(directory, plan.digest) as log:
-        while (asked := plan.next_round(measured)) is not None:
-            if asked.index > 1:
-                plan.record_choice(log, measured[-1], asked.cliques)
+    with plan.measuring(directory, progress) as measuring:
+        while (asked := measuring.next_round()) is not None:
             opened, finished = open_sum(asked)
             names = set(finished)
             if len(names) < plan.terms.minimum or not names <= set(plan.terms.participants):
@@ -42,9 +38,7 @@ def run_rounds(plan: MarginalsPlan, directory: Path, open_sum: OpenSum, progress
                     f"round {asked.index} of the federated run ended with {len(names)} participants; accepted: at "
                     f"least {plan.terms.minimum}, of those that the plan names"
                 )
-            measured.append(asked.noisy(opened, len(names)))
-            plan.record(log, measured)
-            progress("opening sums", len(measured), len(plan.rounds))
-        log.complete()
+            measuring.add(opened, len(names))
+            progress("opening sums", asked.index + 1, len(plan.rounds))
     generator(plan.sealed.method).estimate(plan.sealed, directory)
     return digest_directory(directory)

@@ -22,9 +22,11 @@ is chosen in the light of earlier results. So a participant checks a round's for
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,13 +36,16 @@ import pyarrow as pa
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.federation.sums import SCALE, VARIANCE_STEP, SumPlan, Whole
-from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import AccountingError, ContractError
-from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.federation.plans import FederatedPlan, Terms, least_noise
+from dpsynth_platform.federation.sums import SCALE, SumPlan, Whole
+from dpsynth_platform.foundation.digests import canonical_digest, canonical_json
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, MechanismFailed
+from dpsynth_platform.foundation.people import visible
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.calibration import noise_for
-from dpsynth_platform.privacy.events import DpEvent, GaussianCountsEvent, event_to_json
+from dpsynth_platform.privacy.events import DpEvent, GaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import PlanInputs, PlanParts, SealedPlan
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
@@ -56,7 +61,6 @@ from dpsynth_platform.synth.tabular.resolution import Groups, View
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.rounds import MODEL_CELLS, ROUND_ITERATIONS, admissible
 
-METHODS = ("independent", "mst", "aim")
 SHARES = {"independent": (1.0,), "mst": (1 / 3, 1 / 3, 1 / 3), "aim": (1 / 5, 2 / 5, 2 / 5)}
 """Of the precision, of each round.
 
@@ -69,48 +73,7 @@ A fifth or a tenth for round 2, and pairs in eight groups there, change `mst` wi
 """
 AIM_PAIRS = 3
 """Pairs in the last round of `aim` for each column, at most."""
-MOST_STEPS = 200
-"""Of the search for noise, each by a thousandth."""
 _ONE_WAY, _SELECTION, _JOINT = "one-way", "selection", "joint"
-
-
-@dataclass(frozen=True)
-class Terms:
-    """The parameters of a federated plan.
-
-    Attributes:
-        participants: names, ascending; at most these take part.
-        minimum: the fewest of them that finish a round.
-        colluders: the most of them whose shares of noise an adversary knows.
-        most_records: the largest count of a participant's cell, public; larger ones are clipped.
-        max_contributions: b, the most records of one unit in each participant's rows.
-        silos: k, the most participants that one person is in.
-        share_variances: of each participant's noise in each round, in squared units of 1/SCALE record.
-    """
-
-    participants: list[str]
-    minimum: int
-    colluders: int
-    most_records: int
-    max_contributions: int
-    silos: int
-    share_variances: list[float]
-
-    def sum_of(self, index: int, tables: int, length: int, adjacency: str) -> SumPlan:
-        """The sum of a round."""
-        return SumPlan(
-            participants=len(self.participants),
-            minimum=self.minimum,
-            colluders=self.colluders,
-            length=length,
-            scale=SCALE,
-            bound=self.most_records * SCALE,
-            share_variance=self.share_variances[index],
-            adjacency=adjacency,
-            max_contributions=self.max_contributions,
-            silos=self.silos,
-            tables=tables,
-        )
 
 
 @dataclass(frozen=True)
@@ -122,6 +85,7 @@ class Round:
         cell_groups: of every column, the group of each cell.
         sum: what is known of the sum before it is computed.
         digest: of plan, index, cliques and groups; names the round for all who take part.
+        domain: of the plan, whose digest is that of the round, too.
     """
 
     index: int
@@ -129,10 +93,14 @@ class Round:
     cell_groups: tuple[tuple[int, ...], ...]
     sum: SumPlan
     digest: str
+    domain: Domain = field(compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """The arguments of `MarginalsPlan.round`."""
         return {"index": self.index, "cliques": self.cliques, "cell_groups": self.cell_groups}
+
+    def units(self, bounded: Path | pa.Table) -> Whole:
+        return self.counted(bounded, self.domain) * SCALE
 
     def counted(self, bounded: Path | pa.Table, domain: Domain) -> Whole:
         """The exact counts of all tables in records, shape (sum.length,). Sensitive.
@@ -157,13 +125,10 @@ class Round:
 
 
 @dataclass(frozen=True)
-class MarginalsPlan:
-    """A sealed plan whose parameters are `Terms`; the fit and the release read it like a central one.
+class MarginalsPlan(FederatedPlan):
+    """A sealed plan whose parameters are `Terms`."""
 
-    Its guarantee is for b k records of a unit over all participants (`SumPlan`).
-    """
-
-    sealed: SealedPlan
+    METHODS = tuple(SHARES)
 
     @classmethod
     def of(
@@ -177,20 +142,22 @@ class MarginalsPlan:
         colluders: int,
         most_records: int,
         silos: int = 1,
+        guarantee: Guarantee | None = None,
     ) -> MarginalsPlan:
         """Calibrates and seals a plan for the contract's columns and guarantee, from public inputs.
 
         Args:
             schema: of the participants' tables.
+            guarantee: for b records of a unit; None: the contract's whole one.
 
         Raises:
             ContractError: another method, columns whose values are to be learned, or weighted rows.
-            AccountingError: a value is impossible, or no noise meets the guarantee.
+            AccountingError: a value is impossible, no noise meets the guarantee, or messages would be too long.
         """
-        target, domain = Guarantee.target(contract), planned_domain(contract)
-        if method not in METHODS or domain.unknown or target.weighting != "rows":
+        target, domain = guarantee or Guarantee.target(contract), planned_domain(contract)
+        if method not in cls.METHODS or domain.unknown or target.weighting != "rows":
             raise ContractError(
-                f"{contract.dataset}: method {method!r}; accepted in a federated run: {', '.join(METHODS)}, with "
+                f"{contract.dataset}: method {method!r}; accepted in a federated run: {', '.join(cls.METHODS)}, with "
                 "weighting rows and all values of columns declared"
             )
         guarantee = replace(target, max_contributions=target.max_contributions * silos)
@@ -199,109 +166,85 @@ class MarginalsPlan:
         shares = (*shares[: len(numbers) - 1], sum(shares[len(numbers) - 1 :]))  # few columns need fewer rounds
         terms = Terms(sorted(participants), minimum, colluders, most_records, target.max_contributions, silos, [])
 
-        def terms_with(sigma: float) -> Terms:
+        def terms_with(sigma: float) -> tuple[Terms, DpEvent]:
             """Terms with which all rounds are as precise together as one table with this noise."""
             variances = [number / share * (sigma * SCALE) ** 2 for number, share in zip(numbers, shares, strict=True)]
-            steps = [math.ceil(variance / (minimum - colluders) / VARIANCE_STEP) for variance in variances]
-            return replace(terms, share_variances=[step * VARIANCE_STEP for step in steps])
+            found = replace(terms, share_variances=[terms.share_of(variance) for variance in variances])
+            return found, _event(_sums(found, numbers, numbers, guarantee.adjacency))
 
-        if minimum <= colluders:
-            raise AccountingError(f"{colluders} colluders of {minimum} that finish; accepted: fewer colluders")
-        # Gaussian noise that costs as much is found faster; Skellam noise needs next to no more.
         neighbours = (guarantee.adjacency, guarantee.max_contributions)
-        sigma = noise_for(
-            lambda value: GaussianCountsEvent(value, *neighbours), guarantee.epsilon, guarantee.delta
-        ).value
-        for _ in range(MOST_STEPS):
-            found = terms_with(sigma)
-            event = _event(found, numbers, guarantee.adjacency)
-            if epsilon(event, guarantee.delta).epsilon <= guarantee.epsilon:
-                break
-            sigma *= 1.001
-        else:
-            raise AccountingError(f"no noise found for epsilon {guarantee.epsilon:g}; accepted: another epsilon")
+        start = noise_for(lambda value: GaussianCountsEvent(value, *neighbours), guarantee.epsilon, guarantee.delta)
+        found, event = least_noise(terms_with, start.value, guarantee)
         parts = PlanParts(
             columns=domain.to_json(),
             release=release_schema(contract, schema).to_json(),
             parameters=asdict(found),
             event=event,
         )
-        return cls(SealedPlan.of(method, PlanInputs(contract, schema, guarantee), parts))
-
-    @classmethod
-    def from_json(cls, text: str) -> MarginalsPlan:
-        """Reads a plan and checks it.
-
-        Raises:
-            GrantRefused: the text is no sealed plan, or does not match its digest.
-            AccountingError: the plan is impossible, or costs another event or more than it says.
-        """
-        plan = cls(SealedPlan.from_json(text))
-        plan.check()
-        return plan
-
-    def to_json(self) -> str:
-        return self.sealed.to_json()
-
-    @property
-    def digest(self) -> str:
-        return self.sealed.digest
+        made = cls(SealedPlan.of(method, PlanInputs(contract, schema, guarantee), parts))
+        made.check_lengths()
+        return made
 
     @cached_property
     def terms(self) -> Terms:
         return Terms(**self.sealed.parameters)
 
-    @cached_property
-    def domain(self) -> Domain:
-        return Domain.from_json(self.sealed.columns)
-
-    @cached_property
-    def guarantee(self) -> Guarantee:
-        return Guarantee.from_json(self.sealed.guarantee)
+    @property
+    def reads(self) -> Sequence[str]:
+        return self.domain.reads
 
     @property
     def rounds(self) -> tuple[tuple[str, int], ...]:
         """What each round is for, and the most tables that it counts."""
         return _rounds(self.sealed.method, len(self.domain))
 
-    @property
-    def most_cells(self) -> list[int]:
-        """Of each round's tables together; of later rounds an upper bound, as noisy counts decide on states."""
-        states = self.domain.most_states
+    @cached_property
+    def sums(self) -> tuple[SumPlan, ...]:
+        """Of later rounds with an upper bound on cells, as noisy counts decide on states."""
+        states, numbers = self.domain.most_states, [number for _, number in self.rounds]
         pairs = sorted((one * other for one, other in itertools.combinations(states, 2)), reverse=True)
-        return [sum(self.domain.sizes) if stage == _ONE_WAY else sum(pairs[:tables]) for stage, tables in self.rounds]
+        lengths = [
+            sum(self.domain.sizes) if stage == _ONE_WAY else sum(pairs[:tables]) for stage, tables in self.rounds
+        ]
+        return _sums(self.terms, numbers, lengths, self.guarantee.adjacency)
+
+    @property
+    def most_document_bytes(self) -> int:
+        sizes, digits = self.domain.sizes, len(str(len(self.domain)))
+        cliques = max(tables for _, tables in self.rounds) * (2 * digits + len("[,],"))
+        groups = sum(size * (len(str(size)) + 1) + len("[],") for size in sizes)
+        return len(json.dumps({"index": len(self.rounds), "cliques": [], "cell_groups": []})) + cliques + groups
 
     @property
     def event(self) -> DpEvent:
-        """What a whole run costs one unit, against all whom `trust` names."""
-        return _event(self.terms, [number for _, number in self.rounds], self.guarantee.adjacency)
+        return _event(self.sums)
 
-    def check(self) -> None:
-        """Recomputes the event and what it costs. Raises as `from_json`."""
-        try:
-            names, domain, guarantee, terms = self.terms.participants, self.domain, self.guarantee, self.terms
-            fits = (
-                self.sealed.method in METHODS
-                and self.sealed.period is None
-                and all(isinstance(name, str) for name in (*names, *domain.reads))
-                and sorted(set(names)) == names
-                and 0 < len(domain) == len(set(domain.names))
-                and not domain.unknown
-                and len(terms.share_variances) == len(self.rounds)
-                and guarantee.weighting == "rows"
-                and guarantee.max_contributions == terms.max_contributions * terms.silos
-                and event_to_json(self.event) == self.sealed.event
-            )
-        except (AttributeError, KeyError, TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise AccountingError("the federated plan is damaged, or its event is not that of its parameters")
-        spent = epsilon(self.event, guarantee.delta).epsilon
-        if spent > guarantee.epsilon:
-            raise AccountingError(
-                f"the federated plan costs epsilon {spent:g} at delta {guarantee.delta:g}; accepted: at most what it "
-                f"says, {guarantee.epsilon:g}"
-            )
+    def _fits(self) -> bool:
+        domain = self.domain
+        return (
+            all(isinstance(name, str) for name in domain.reads)
+            and 0 < len(domain) == len(set(domain.names))
+            and not domain.unknown
+        )
+
+    def undeclared(self, domain: Domain, pictures: ImageLayout | None) -> Iterator[str]:
+        declared = {canonical_json(column) for column in domain.to_json()}
+        for column, sealed in zip(self.domain, self.sealed.columns, strict=True):
+            if canonical_json(sealed) not in declared:
+                yield (
+                    f"columns: {visible(column.name)} is declared otherwise here, or not at all; accepted: the same "
+                    "type, values and range at all participants"
+                )
+
+    def read_round(self, document: Mapping[str, Any]) -> Round:
+        if not isinstance(document, dict) or document.keys() != {"index", "cliques", "cell_groups"}:
+            raise AccountingError("a round that is no object of index, cliques and cell_groups")
+        return self.round(**document)
+
+    @contextmanager
+    def measuring(self, directory: Path, progress: Progress = silent) -> Iterator[MeasuringCounts]:
+        with MeasurementLog.create(directory, self.digest) as log:
+            yield MeasuringCounts(self, log)
 
     def round(self, index: int, cliques: Sequence[Sequence[int]], cell_groups: Sequence[Sequence[int]]) -> Round:
         """A round of this plan, whatever chose its tables.
@@ -332,7 +275,7 @@ class MarginalsPlan:
         length = sum(math.prod(counted[column] for column in table) for table in tables)
         plan = self.terms.sum_of(index, len(tables), length, self.guarantee.adjacency)
         digest = canonical_digest({"plan": self.digest, "index": index, "cliques": tables, "cell_groups": groups})
-        return Round(index, tables, groups, plan, digest)
+        return Round(index, tables, groups, plan, digest, self.domain)
 
     def next_round(self, measured: Sequence[Sequence[NoisyCounts]]) -> Round | None:
         """The round after those that are measured; None after the last. Post-processing.
@@ -374,6 +317,30 @@ class MarginalsPlan:
             if table.clique in chosen:
                 log.choice(table.clique)
                 log.counts(_JOINT, table)
+
+
+@dataclass
+class MeasuringCounts:
+    """A run's opened tables as a log of measurements, complete after the last round."""
+
+    plan: MarginalsPlan
+    log: MeasurementLog
+    _measured: list[tuple[NoisyCounts, ...]] = field(default_factory=list)
+    _asked: Round | None = None
+
+    def next_round(self) -> Round | None:
+        self._asked = self.plan.next_round(self._measured)
+        if self._asked is None:
+            self.log.complete()
+        elif self._asked.index > 1:
+            self.plan.record_choice(self.log, self._measured[-1], self._asked.cliques)
+        return self._asked
+
+    def add(self, opened: Whole, finished: int) -> None:
+        if self._asked is None:
+            raise MechanismFailed("an opened sum of no round; accepted: after next_round")
+        self._measured.append(self._asked.noisy(opened, finished))
+        self.plan.record(self.log, self._measured)
 
 
 def _spanning_tree(one_way: Sequence[Measurement], tables: Sequence[NoisyCounts]) -> list[Clique]:
@@ -435,6 +402,14 @@ def _rounds(method: str, columns: int) -> tuple[tuple[str, int], ...]:
     return tuple(rounds)
 
 
-def _event(terms: Terms, tables: Sequence[int], adjacency: str) -> DpEvent:
-    sums = (terms.sum_of(index, number, number, adjacency) for index, number in enumerate(tables))
+def _sums(terms: Terms, tables: Sequence[int], lengths: Sequence[int], adjacency: str) -> tuple[SumPlan, ...]:
+    if len(terms.share_variances) != len(tables):
+        raise ValueError(f"{len(terms.share_variances)} shares of noise in {len(tables)} rounds")
+    return tuple(
+        terms.sum_of(index, number, length, adjacency)
+        for index, (number, length) in enumerate(zip(tables, lengths, strict=True))
+    )
+
+
+def _event(sums: Sequence[SumPlan]) -> DpEvent:
     return dp_event.ComposedDpEvent([plan.event for plan in sums])

@@ -32,9 +32,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from dpsynth_platform.contracts.base import shown_value
 from dpsynth_platform.federation.coordinator import run_rounds
-from dpsynth_platform.federation.marginals import MarginalsPlan, Round
 from dpsynth_platform.federation.masks import framed
 from dpsynth_platform.federation.participants import Participant, Run
+from dpsynth_platform.federation.plans import SIGNATURE_BYTES, FederatedPlan, Round
 from dpsynth_platform.federation.rounds import AGGREGATOR, Roster, is_name
 from dpsynth_platform.federation.secure_sum import Link, Member, run_sum
 from dpsynth_platform.federation.sums import Whole
@@ -51,9 +51,6 @@ from dpsynth_platform.foundation.signature import is_valid, sign
 
 PROPOSE, START, SUM, COMPLETE, WITHDRAW = "propose", "start", "sum", "complete", "withdraw"
 LABEL = b"dpsynth-run-1"
-MOST_PLAN_BYTES = 2**26
-"""Of a plan or a round's tables: their length grows with the values of all columns."""
-SIGNATURE_BYTES = 64
 MOST_RUN = 100
 """Letters of a run's name: with a digest after it, it names a round."""
 
@@ -71,7 +68,7 @@ class Node:
 
     participant: Participant
     identity: Ed25519PrivateKey = field(repr=False)
-    approve: Callable[[str, MarginalsPlan], None] = lambda run_id, plan: None
+    approve: Callable[[str, FederatedPlan], None] = lambda run_id, plan: None
     report: Callable[[str], None] = lambda line: None
     started: Callable[[str, Run], None] = lambda run_id, run: None
     completed: Callable[[str], None] = lambda run_id: None
@@ -145,7 +142,7 @@ class Node:
         run = self._run(run_id)
         if document is not None:
             asked = run.open(document)
-            self.report(f"run {run_id}: round {asked.index + 1} of {len(run.plan.rounds)}, {asked.sum.length} counts")
+            self.report(f"run {run_id}: round {asked.index + 1} of {len(run.plan.rounds)}, {asked.sum.length} numbers")
             self._member = (
                 run_id,
                 Member(
@@ -196,7 +193,7 @@ class Coordinator:
     def __init__(self, roster: Roster, key: Ed25519PrivateKey, link: Link) -> None:
         self._roster, self._key, self._link = roster, key, link
 
-    def run(self, run_id: str, plan: MarginalsPlan, directory: Path, progress: Progress = silent) -> Outcome:
+    def run(self, run_id: str, plan: FederatedPlan, directory: Path, progress: Progress = silent) -> Outcome:
         """A whole run: reservations, starts, rounds, and the model in a new directory.
 
         Args:
@@ -244,7 +241,7 @@ class Coordinator:
                 found[name] = body
         return found
 
-    def _reserve(self, run_id: str, plan: MarginalsPlan, roster: Roster) -> dict[str, bytes]:
+    def _reserve(self, run_id: str, plan: FederatedPlan, roster: Roster) -> dict[str, bytes]:
         replies = self.ask(PROPOSE, run_id, dict.fromkeys(roster.names, plan.to_json().encode()))
         said = _reserved(run_id, plan.digest)
         valid = {
@@ -255,14 +252,14 @@ class Coordinator:
         self._check_enough(run_id, plan, valid, valid, "have reserved")
         return valid
 
-    def _start(self, run_id: str, plan: MarginalsPlan, signatures: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    def _start(self, run_id: str, plan: FederatedPlan, signatures: Mapping[str, bytes]) -> Mapping[str, bytes]:
         content = json.dumps({name: signature.hex() for name, signature in signatures.items()}).encode()
         started = self.ask(START, run_id, dict.fromkeys(signatures, content))
         self._check_enough(run_id, plan, started, signatures.keys() - started.keys(), "have started")
         return started
 
     def _check_enough(
-        self, run_id: str, plan: MarginalsPlan, ready: Mapping[str, bytes], waiting: Collection[str], what: str
+        self, run_id: str, plan: FederatedPlan, ready: Mapping[str, bytes], waiting: Collection[str], what: str
     ) -> None:
         if len(ready) >= plan.terms.minimum:
             return

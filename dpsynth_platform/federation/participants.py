@@ -1,13 +1,13 @@
 """One participant in federated runs: its policy, its own ledger, and the only way from its rows to a vector.
 
-What belongs here: what a participant approves, pays and computes. What does not: what a plan is (`marginals`), and the
+What belongs here: what a participant approves, pays and computes. What does not: what a plan is (`plans`), and the
 messages and masks under which vectors travel.
 
     participant = Participant(load_policy(path), Ledger(url), bounded)
     participant.reserve(run_id, plan)          # the plan's text; reserves the cost of all rounds
     run = participant.start(run_id, reserved)  # durably spent
-    counted = run.open(document)               # each round once
-    run.counts(counted)                        # for a member of its secure sum, which adds noise
+    asked = run.open(document)                 # each round once
+    run.counts(asked)                          # for a member of its secure sum, which adds noise
 
 A participant trusts no server. It recomputes the plan's event and cost, compares them with its policy, and its ledger
 has the last word on the total. What was started is spent, whatever becomes of the run. Only the process that started it
@@ -17,7 +17,6 @@ has its `Run`, which counts rounds: after it is killed, this participant has dro
 from __future__ import annotations
 
 import math
-import operator
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -33,13 +32,13 @@ from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, 
 from dpsynth_platform.contracts.family import Cap, FamilyBudget
 from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.contracts.validation import validated
-from dpsynth_platform.federation.marginals import MarginalsPlan, Round
+from dpsynth_platform.federation.mechanisms import plan_of
 from dpsynth_platform.federation.noise import MOST_OF_A_DRAW
+from dpsynth_platform.federation.plans import FederatedPlan, Round
 from dpsynth_platform.federation.rounds import Roster, public_key
-from dpsynth_platform.federation.sums import MOST_PARTICIPANTS, SCALE, Whole, clip
-from dpsynth_platform.foundation.digests import canonical_digest, canonical_json
+from dpsynth_platform.federation.sums import MOST_PARTICIPANTS, Whole, clip
+from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import (
-    AccountingError,
     BudgetExceeded,
     ConfigurationError,
     ContractError,
@@ -50,6 +49,7 @@ from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger, Opening
+from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.tabular.domain import Domain
 
 Count = Annotated[int, Field(ge=1, le=MOST_PARTICIPANTS)]
@@ -70,7 +70,7 @@ class Policy(Part):
     dataset: Name
     family: FamilyBudget
     run_cap: Cap
-    methods: list[Literal["independent", "mst", "aim"]] = Field(min_length=1)
+    methods: list[Literal["independent", "mst", "aim", "image_moments"]] = Field(min_length=1)
     columns: list[ColumnName] = Field(min_length=1, description="All that a run may read.")
     participants: dict[FamilyName, str] = Field(
         min_length=2, description="The public keys of all who may take part, itself among them; 64 hexadecimal digits."
@@ -111,7 +111,7 @@ class Policy(Part):
     def coordinator_key(self) -> Ed25519PublicKey:
         return public_key(self.coordinator, "the coordinator's key")
 
-    def faults(self, plan: MarginalsPlan) -> Iterator[str]:
+    def faults(self, plan: FederatedPlan) -> Iterator[str]:
         """Why a plan is not what the policy allows, one line each; caps are not among them."""
         terms, sealed, guarantee = plan.terms, plan.sealed, plan.guarantee
         for key, mine, theirs in (
@@ -123,7 +123,7 @@ class Policy(Part):
                 yield f"{key}: {shown_value(theirs)}; accepted: {mine}"
         for key, mine_all, all_theirs in (
             ("methods", self.methods, [sealed.method]),
-            ("columns", self.columns, plan.domain.reads),
+            ("columns", self.columns, plan.reads),
             ("participants", list(self.participants), terms.participants),
         ):
             if more := sorted(set(all_theirs) - set(mine_all)):
@@ -155,36 +155,33 @@ class Participant:
         domain: the columns as this participant declares them. A plan that counts them otherwise is refused before it
             costs anything: for cells that a server makes up, a row might not be encoded, and the failure would show
             that there is one.
+        pictures: the column of pictures as this participant declares it, to which its own bounded pictures conform, and
+            their classes; None where it has none.
     """
 
     policy: Policy
     ledger: Ledger
     bounded: Path | pa.Table = field(repr=False)
     domain: Domain
-    _reserved: dict[str, tuple[MarginalsPlan, Entry]] = field(default_factory=dict, repr=False)
+    pictures: ImageLayout | None = None
+    _reserved: dict[str, tuple[FederatedPlan, Entry]] = field(default_factory=dict, repr=False)
 
-    def allowed(self, text: str) -> MarginalsPlan:
+    def allowed(self, text: str) -> FederatedPlan:
         """The plan of a text, if the policy allows it. Reserves nothing.
 
         Raises:
             ContractError: the policy does not allow the plan.
             BudgetExceeded: it exceeds the cap of a run.
-            AccountingError, GrantRefused: as `MarginalsPlan.from_json`.
+            AccountingError, GrantRefused: as `plan_of`.
         """
-        plan, policy = MarginalsPlan.from_json(text), self.policy
-        declared = {canonical_json(column) for column in self.domain.to_json()}
+        plan, policy = plan_of(text), self.policy
         faults = list(policy.faults(plan))
-        if (cells := max(plan.most_cells)) > policy.most_cells:
+        if (cells := max(each.length for each in plan.sums)) > policy.most_cells:
             faults.append(f"most_cells: up to {cells} in a round; accepted: up to {policy.most_cells}")
-        parts = (math.ceil(variance / MOST_OF_A_DRAW) for variance in plan.terms.share_variances)
-        if (drawn := max(map(operator.mul, plan.most_cells, parts))) > MOST_DRAWN:
+        drawn = max(each.length * math.ceil(each.share_variance / MOST_OF_A_DRAW) for each in plan.sums)
+        if drawn > MOST_DRAWN:
             faults.append(f"share_variances: {drawn} draws of noise in a round; accepted: up to {MOST_DRAWN}")
-        faults += [
-            f"columns: {visible(column.name)} is declared otherwise here, or not at all; accepted: the same type, "
-            "values and range at all participants"
-            for column, sealed in zip(plan.domain, plan.sealed.columns, strict=True)
-            if canonical_json(sealed) not in declared
-        ]
+        faults += plan.undeclared(self.domain, self.pictures)
         if faults:
             raise ContractError("\n".join(f"the policy of {policy.name} refuses the plan: {each}" for each in faults))
         asked, cap = plan.guarantee, policy.run_cap
@@ -263,11 +260,11 @@ class Participant:
         self.ledger.void(entry.entry_id, "withdrawn", by=self.policy.name)
         del self._reserved[run_id]
 
-    def reserved_plan(self, run_id: str) -> MarginalsPlan:
+    def reserved_plan(self, run_id: str) -> FederatedPlan:
         """The plan of a reservation that was not started; raises `LedgerError` otherwise."""
         return self._reservation(run_id)[0]
 
-    def _reservation(self, run_id: str) -> tuple[MarginalsPlan, Entry]:
+    def _reservation(self, run_id: str) -> tuple[FederatedPlan, Entry]:
         if run_id not in self._reserved:
             raise LedgerError("a run that is not reserved here; accepted: reserve it first")
         return self._reserved[run_id]
@@ -277,7 +274,7 @@ class Participant:
 class Run:
     """A started run of one participant; it is paid for once, in one process."""
 
-    plan: MarginalsPlan
+    plan: FederatedPlan
     policy: Policy
     ledger: Ledger
     bounded: Path | pa.Table = field(repr=False)
@@ -296,9 +293,7 @@ class Run:
             ContractError: it has more cells than the policy allows.
             SpendRepeated: it was opened before, or a later one.
         """
-        if not isinstance(document, dict) or document.keys() != {"index", "cliques", "cell_groups"}:
-            raise AccountingError("a round that is no object of index, cliques and cell_groups")
-        asked = self.plan.round(**document)
+        asked = self.plan.read_round(document)
         if asked.sum.length > self.policy.most_cells:
             raise ContractError(f"a round of {asked.sum.length} cells; accepted: up to {self.policy.most_cells}")
         with self._lock:
@@ -308,11 +303,11 @@ class Run:
         return asked
 
     def counts(self, opened: Round) -> Whole:
-        """This participant's counts of an opened round, in whole units and clipped: without noise, for `Member` alone.
+        """This participant's vector of an opened round, in whole units and clipped: without noise, for `Member` alone.
 
         Sensitive.
         """
-        units = clip(opened.counted(self.bounded, self.plan.domain) * SCALE, opened.sum.bound)
+        units = clip(opened.units(self.bounded), opened.sum.bound)
         opened.sum.check_vector(units)
         return units
 

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.participants import Run
+from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.settings import Settings, embedded_ledger
 from dpsynth_platform.lineage import naming
@@ -48,7 +48,7 @@ def coordinator_emitter(place: Place, settings: Settings) -> LineageEmitter:
     return LineageEmitter.of(settings) if settings.has_ledger else own_emitter(place)
 
 
-def coordinator_run(plan: MarginalsPlan, run: str, started: Iterable[str] = (), model: Path | None = None) -> StepRun:
+def coordinator_run(plan: FederatedPlan, run: str, started: Iterable[str] = (), model: Path | None = None) -> StepRun:
     """The coordinator's run, the parent of all others.
 
     Args:
@@ -68,7 +68,7 @@ def coordinator_run(plan: MarginalsPlan, run: str, started: Iterable[str] = (), 
     )
 
 
-def drawing_run(plan: MarginalsPlan, run: str, model: Path, synthetic: Path, schema: pa.Schema) -> StepRun:
+def drawing_run(plan: FederatedPlan, run: str, model: Path, synthetic: Path, schema: pa.Schema) -> StepRun:
     """The run that draws the synthetic table from the model."""
     from dpsynth_platform.lineage import facets
 
@@ -81,7 +81,7 @@ def drawing_run(plan: MarginalsPlan, run: str, model: Path, synthetic: Path, sch
     )
 
 
-def participant_run(plan: MarginalsPlan, run: str, name: str, table: Path, entry: str) -> StepRun:
+def participant_run(plan: FederatedPlan, run: str, name: str, table: Path, entry: str) -> StepRun:
     """The run of one participant.
 
     Args:
@@ -98,25 +98,25 @@ def participant_run(plan: MarginalsPlan, run: str, name: str, table: Path, entry
     )
 
 
-def _child(plan: MarginalsPlan, run: str, step: str) -> StepRun:
+def _child(plan: FederatedPlan, run: str, step: str) -> StepRun:
     parent = coordinator_run(plan, run)
     return replace(parent, dagster_run_id=parent.run_id, dagster_job=parent.job_name, step=step)
 
 
-def _model(plan: MarginalsPlan, run: str, directory: Path) -> DatasetRef:
+def _model(plan: FederatedPlan, run: str, directory: Path) -> DatasetRef:
     from dpsynth_platform.lineage import facets
 
     about = facets.merge(facets.file_type("MODEL"), facets.version(run), _guarantee(plan, run))
     return DatasetRef(naming.dataset_name(directory.parent), about)
 
 
-def _sums(plan: MarginalsPlan, run: str, name: str) -> tuple[DatasetName, dict[str, DatasetFacet]]:
+def _sums(plan: FederatedPlan, run: str, name: str) -> tuple[DatasetName, dict[str, DatasetFacet]]:
     from dpsynth_platform.lineage import facets
 
     return naming.logical_name(plan.sealed.dataset, f"participant-{name}/sums"), facets.version(run)
 
 
-def _guarantee(plan: MarginalsPlan, entry: str) -> dict[str, DatasetFacet]:
+def _guarantee(plan: FederatedPlan, entry: str) -> dict[str, DatasetFacet]:
     """That of the whole run; where no ledger of the place has paid, its name stands for the participants' entries."""
     from dpsynth_platform.lineage import facets
     from dpsynth_platform.privacy.accounting import epsilon

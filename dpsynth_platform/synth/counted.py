@@ -57,15 +57,20 @@ def planned(inputs: PlanInputs, part: Guarantee, extra: Mapping[str, Column] | N
     """
     from dpsynth_platform.synth.automatic import method_for
 
-    contract, schema = inputs.contract, inputs.schema
+    schema = inputs.schema
+    for name in extra or {}:
+        schema = schema.append(pa.field(name, pa.string()))
+    alone = columns_alone(inputs.contract, extra)
+    chosen = method_for(alone, inputs.period)
+    return generator(chosen.method).plan(alone, schema, part, period=inputs.period, why=chosen.why)
+
+
+def columns_alone(contract: DataContract, extra: Mapping[str, Column] | None = None) -> DataContract:
+    """A contract whose rows have neither texts nor pictures."""
     bare: dict[str, Any] = {"method": "auto", "text": None, "image": None, "training": None}
     bare |= {"base_model": None, "public": None}
     generate = contract.generate.model_copy(update=bare)
-    for name in extra or {}:
-        schema = schema.append(pa.field(name, pa.string()))
-    alone = contract.model_copy(update={"generate": generate, "columns": {**contract.columns, **(extra or {})}})
-    chosen = method_for(alone, inputs.period)
-    return generator(chosen.method).plan(alone, schema, part, period=inputs.period, why=chosen.why)
+    return contract.model_copy(update={"generate": generate, "columns": {**contract.columns, **(extra or {})}})
 
 
 def from_json(document: Mapping[str, Any] | None) -> Columns:

@@ -52,12 +52,13 @@ class SealedParameters(ABC):
         """The cost of the whole plan."""
         return counted.together(self.columns, self.own_event(guarantee))
 
-    def parts(self, inputs: PlanInputs) -> PlanParts:
+    def parts(self, inputs: PlanInputs, event: DpEvent | None = None) -> PlanParts:
+        """The parts of a sealed plan; another event is that of another run of the mechanism (`federation`)."""
         return PlanParts(
             columns=counted.domains(self.columns),
             release=release_schema(inputs.contract, inputs.schema).to_json(),
             parameters=self.to_json(),
-            event=self.event(inputs.guarantee),
+            event=self.event(inputs.guarantee) if event is None else event,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import PICTURES, write_durably
+from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.sources.pictures import encoded
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.images.layout import NO_CLASS, Classes, ImageLayout
@@ -78,6 +79,16 @@ class ImageParameters(SealedParameters):
 
 def columns_plan(inputs: PlanInputs) -> counted.Columns:
     """The plan of the modelled columns, with `generate.image.columns_share` of the guarantee; None where none is."""
+    part = columns_part(inputs)
+    return None if part is None else counted.planned(inputs, part)
+
+
+def columns_part(inputs: PlanInputs) -> Guarantee | None:
+    """The part of the guarantee that counting the columns may cost; None where none is counted.
+
+    Raises:
+        ContractError: no picture is made, or weighted rows.
+    """
     image, guarantee = inputs.contract.generate.image, inputs.guarantee
     if image is None:
         raise ContractError(f"{inputs.contract.dataset}: generate: no picture is made; accepted: generate.image")
@@ -89,7 +100,7 @@ def columns_plan(inputs: PlanInputs) -> counted.Columns:
     if not counted.counts_columns(inputs.contract):
         return None
     share = image.columns_share
-    return counted.planned(inputs, replace(guarantee, epsilon=share * guarantee.epsilon, delta=share * guarantee.delta))
+    return replace(guarantee, epsilon=share * guarantee.epsilon, delta=share * guarantee.delta)
 
 
 P = TypeVar("P", bound=ImageParameters)

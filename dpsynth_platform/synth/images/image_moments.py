@@ -8,11 +8,12 @@ An interrupted mechanism continues at no further cost: every noisy result is on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from dpsynth_platform.foundation.errors import GrantRefused
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import PICTURES
@@ -35,12 +36,17 @@ MODEL = "model.npz"
 
 @dataclass(frozen=True, kw_only=True)
 class MomentsParameters(ImageParameters):
-    """The parameters of noisy moments."""
+    """The parameters of noisy moments.
+
+    Attributes:
+        federated: of a run over several participants, which has its own noise and cost: its terms.
+    """
 
     KIND = "moments of pictures"
     READERS: ClassVar[Readers] = {"moments": MomentsPlan.from_json}
 
     moments: MomentsPlan
+    federated: Mapping[str, Any] | None = None
 
     @classmethod
     def calibrated(cls, inputs: PlanInputs) -> MomentsParameters:
@@ -51,6 +57,8 @@ class MomentsParameters(ImageParameters):
         return cls(columns=columns, layout=layout, memory_bytes=memory, moments=plan)
 
     def own_event(self, guarantee: Guarantee) -> DpEvent:
+        if self.federated is not None:
+            raise GrantRefused("the plan of a federated run; accepted: its participants, each with its own ledger")
         return moments_plan.event(self.moments, guarantee)
 
 

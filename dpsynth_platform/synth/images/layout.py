@@ -102,18 +102,20 @@ class ImageLayout:
             found = np.where((found == NO_CLASS) | (mine == NO_CLASS), NO_CLASS, found * len(condition.values) + mine)
         return found
 
-    def read(self, bounded: Path, *, owners: bool = False) -> Iterator[Pictures]:
-        """The records of the bounded table that have a class, batch by batch.
+    def read(self, bounded: Path | pa.Table, *, owners: bool = False) -> Iterator[Pictures]:
+        """The records of the bounded table, on disk or in memory, that have a class, batch by batch.
 
         Raises:
             StaleInput: the table lacks a column, or its pictures have another form.
         """
         conditions = [condition.column for condition in self.conditions]
         names = [*conditions, self.column, *([OWNER_COLUMN] if owners else [])]
-        lacking = [name for name in names if name not in table_schema(bounded).names]
+        held = bounded if isinstance(bounded, pa.Table) else None
+        schema = table_schema(bounded) if held is None else held.schema
+        lacking = [name for name in names if name not in schema.names]
         if lacking:
             raise StaleInput(f"the bounded table lacks column {lacking[0]!r}; materialize bounded again")
-        for batch in read_table(bounded, columns=names):
+        for batch in read_table(bounded, columns=names) if held is None else held.select(names).to_batches():
             classes = self.classes_of(batch)
             known = np.flatnonzero((classes != NO_CLASS) & batch.column(self.column).is_valid().to_numpy(False))
             rows = batch.take(pa.array(known))

@@ -6,6 +6,7 @@ What belongs here: the order of measurement: moments, styles of drawing, classif
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,15 @@ from dpsynth_platform.synth.images.moments_fitting import Floats
 from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.images.moments_plan import STYLES, MomentsPlan, gradient_name, style_name
 from dpsynth_platform.synth.images.moments_queries import MomentsResults, measured_moments, sums_with
-from dpsynth_platform.synth.images.noisy_results import Results, check_plan, complete_results, measure_all
+from dpsynth_platform.synth.images.noisy_results import (
+    Opened,
+    Query,
+    Results,
+    Unmeasured,
+    check_plan,
+    complete_results,
+    measure_all,
+)
 from dpsynth_platform.synth.images.picture_classifier import GRADIENT_UNIT, PictureClassifier, trained
 
 DRAWN, FEW_DRAWN = 40_000, 10_000
@@ -55,6 +64,15 @@ def fit(directory: Path, plan: MomentsPlan) -> Model:
         MechanismFailed: the measurements are missing, incomplete, damaged, or of another plan.
     """
     return _estimated(complete_results(plan, directory))
+
+
+def first_unmeasured(results: Opened[MomentsPlan]) -> Query | None:
+    """The first query whose sum is not there; None where all are."""
+    try:
+        _estimated(results)
+    except Unmeasured as missing:
+        return missing.query
+    return None
 
 
 def class_sums_of(directory: Path, plan: MomentsPlan, pictures: Pixels) -> MeasuredSums:
@@ -101,9 +119,10 @@ def _classified(
             if not drawn:
                 drawn.append(before.features(model.pool(min(DRAWN, HESSIAN_DRAWN), generator)[0]))
             records = float(model.class_counts.sum())
-            return before.stepped(gradient, drawn[0], records, results.deviation(name)).arrays()
+            return {"head": before.stepped(gradient, drawn[0], records, results.deviation(name)).head}
 
-        classifier = PictureClassifier.from_arrays(results.kept(f"after-{name}", stepped))
+        # Steps leave the features as they are. Directories of earlier versions have them here once more.
+        classifier = replace(classifier, head=results.kept(f"after-{name}", stepped)["head"])
 
     def labels() -> dict[str, npt.NDArray[Any]]:
         return {"labels": model.with_classifier(classifier, generator).labels}

@@ -125,6 +125,11 @@ class MomentsPlan:
     def digest(self) -> str:
         return canonical_digest(self.to_json())
 
+    @property
+    def basis(self) -> int:
+        """Numbers of a picture in the measured covariance; fewer for pictures smaller than `frequencies`."""
+        return self.frequencies**2 * self.form.channels if self.frequencies else self.form.values
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"shape": list(self.shape), "noise": dict(self.noise)}
 
@@ -234,8 +239,7 @@ def event_of(noise: Mapping[str, float], guarantee: Guarantee) -> DpEvent:
 
 def describe(plan: MomentsPlan) -> dict[str, Any]:
     """Public words and numbers of a plan."""
-    form = plan.form
-    basis = form.values if not plan.frequencies else plan.frequencies**2 * form.channels
+    form, basis = plan.form, plan.basis
     height, width, channels = plan.shape
     mechanism = (
         f"{len(plan.noise)} sums over pictures of {height} x {width} x {channels} with rounded Gaussian noise: class "

@@ -11,10 +11,12 @@ Nothing without noise outlives its pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,8 @@ from dpsynth_platform.synth.images.moments_model import read_arrays, write_array
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
 
 PLAN_FILE, COMPLETE_FILE, LOCK_FILE = "plan.digest", "complete", "lock"
+DEVIATION = "deviation"
+"""Of a sum's noise, beside it, where it is not the plan's."""
 
 
 class SumsPlan(Protocol):
@@ -93,8 +97,9 @@ class Results(Generic[S]):
         return symmetric(found) if matrix else found
 
     def deviation(self, name: str) -> float:
-        """Of the noise of a query, in units of a record."""
-        return self.plan.noise[name]
+        """Of the noise of a measured query, in units of a record: the plan's, unless it was opened with another."""
+        found = self._read.get(name, {}).get(DEVIATION)
+        return self.plan.noise[name] if found is None else float(found)
 
     def kept(self, name: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
         """Arrays of the directory; made, and durable before they are returned, if they are not there yet.
@@ -117,7 +122,104 @@ class Results(Generic[S]):
         return iter(()) if self.batches is None else self.batches()
 
     def _nothing(self) -> Batch:
-        return Batch(np.zeros((0, *self.plan.shape), dtype=np.uint8), np.zeros(0, dtype=np.int64))
+        return no_records(self.plan)
+
+
+def no_records(plan: SumsPlan) -> Batch:
+    """A batch without records, by which a query shows the shape of its sums."""
+    return Batch(np.zeros((0, *plan.shape), dtype=np.uint8), np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Query:
+    """A sum that is measured elsewhere, as a vector.
+
+    Attributes:
+        sums, unit, matrix: as in `Results.query`.
+    """
+
+    name: str
+    sums: Callable[[Batch], Sums]
+    unit: int
+    matrix: bool
+
+    def vector(self, batch: Batch) -> Floats:
+        """The exact sums in units of a record; those of records with norm 1 at most have the L2 norm 1, or less.
+
+        Of matrices the upper triangles, with entries off the diagonal times sqrt(2): the norm is the whole matrix's,
+        and entries with even noise are matrices with the noise of `with_noise`.
+        """
+        exact = self.sums(batch)
+        if not self.matrix:
+            return exact.ravel() / self.unit
+        rows, columns, scales = _triangle(exact.shape[-1])
+        return np.asarray((exact[..., rows, columns] * scales).ravel() / self.unit)
+
+    def of_vector(self, vector: Floats, shape: tuple[int, ...]) -> Sums:
+        """Sums of this shape from their `vector`, to be kept; of matrices the upper triangles, zeros below."""
+        if not self.matrix:
+            return np.rint(vector * self.unit).astype(np.int64).reshape(shape)
+        rows, columns, scales = _triangle(shape[-1])
+        found = np.zeros(shape, dtype=np.int64)
+        found[..., rows, columns] = np.rint(vector.reshape(*shape[:-2], -1) / scales * self.unit).astype(np.int64)
+        return found
+
+
+@cache
+def _triangle(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
+    rows, columns = np.triu_indices(size)
+    return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2))
+
+
+class Unmeasured(Exception):
+    """The first query whose sum is not there."""
+
+    def __init__(self, query: Query) -> None:
+        super().__init__(query.name)
+        self.query = query
+
+
+@dataclass
+class Opened(Results[S]):
+    """A directory's noisy results that are measured elsewhere. What follows from them is made here.
+
+    A query that is not there raises `Unmeasured`.
+    """
+
+    def query(self, name: str, sums: Callable[[Batch], Sums], unit: int, *, matrix: bool = False) -> Floats:
+        if not self._has(name):
+            raise Unmeasured(Query(name, sums, unit, matrix))
+        return super().query(name, sums, unit, matrix=matrix)
+
+    def kept(self, name: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+        if not self._has(name):
+            write_arrays(self.directory / f"{name}.npz", make())
+        return super().kept(name, make)
+
+    def _has(self, name: str) -> bool:
+        return name in self._read or (self.directory / f"{name}.npz").exists()
+
+    @property
+    def read(self) -> Mapping[str, Mapping[str, npt.NDArray[Any]]]:
+        """All that was read so far, by name. Public: noisy sums, and what follows from them."""
+        return self._read
+
+
+@dataclass
+class Known(Opened[S]):
+    """Noisy results without a directory; what follows from them is given as well, and nothing is made."""
+
+    @classmethod
+    def of(cls, plan: S, arrays: Mapping[str, dict[str, npt.NDArray[Any]]]) -> Self:
+        return cls(plan, Path(), _read=dict(arrays))
+
+    def kept(self, name: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+        if name not in self._read:
+            raise MechanismFailed(f"the results lack {name}; accepted: all that follows from the sums before")
+        return self._read[name]
+
+    def _has(self, name: str) -> bool:
+        return name in self._read
 
 
 def measure_all(
@@ -136,15 +238,25 @@ def measure_all(
     private_directory(directory)
     try:
         with held_file(directory / LOCK_FILE):
-            path = directory / PLAN_FILE
-            if not path.exists():
-                write_durably(path, plan.digest)
+            begin(plan, directory)
             check_plan(plan, directory)
             remove_unfinished(directory / "*.npz")
             estimate(Results(plan, directory, batches, progress))
-            write_durably(directory / COMPLETE_FILE, plan.digest)
+            complete(plan, directory)
     except HeldByAnother:
         raise ResumeRefused(f"{directory}: another process measures here; wait for its end, or end it") from None
+
+
+def begin(plan: SumsPlan, directory: Path) -> None:
+    """Notes whose measurements a new directory has."""
+    path = directory / PLAN_FILE
+    if not path.exists():
+        write_durably(path, plan.digest)
+
+
+def complete(plan: SumsPlan, directory: Path) -> None:
+    """Notes that all measurements of a plan are there."""
+    write_durably(directory / COMPLETE_FILE, plan.digest)
 
 
 def is_complete(directory: Path) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,12 +35,15 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent, event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.endpoint_access import Transport
 from dpsynth_platform.synth.images.layout import ImageLayout
-from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.domain import Domain
 
 MOST_STEPS = 700
 """Of the search for noise, each by a thousandth: twice the start, where only Renyi bounds are known."""
+MOST_DOCUMENT_BYTES = 2**26 - 2**20
+"""Of a round's document as a line of JSON: what a message holds (`nodes.MOST_PLAN_BYTES`), less what comes with it."""
 T = TypeVar("T")
 
 
@@ -207,6 +210,24 @@ class FederatedPlan(ABC):
     @abstractmethod
     def undeclared(self, domain: Domain, pictures: ImageLayout | None) -> Iterator[str]:
         """Why a participant's rows cannot be summed as the plan says, by its own declarations; one line each."""
+
+    def unreadable(self, texts: Collection[str]) -> Iterator[str]:
+        """Why a participant cannot read texts as the plan says; one line each.
+
+        Args:
+            texts: the columns that it declares as texts.
+        """
+        yield from ()
+
+    def prepare(self) -> None:
+        """Tries what the rounds need of the coordinator's machine, before anything is spent.
+
+        Raises:
+            ConfigurationError: it is missing, or not the plan's.
+        """
+        method = generator(self.sealed.method)
+        method.check_public(self.sealed)
+        method.tried_endpoint(self.sealed, Transport())
 
     @abstractmethod
     def read_round(self, document: Mapping[str, Any]) -> Round:

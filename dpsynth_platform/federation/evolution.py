@@ -25,8 +25,8 @@ vectors of any direction: under `replace-one` the plan pays for more than a unit
 records of its own, and it is refused there.
 
 **Whatever the document says.** Nothing above depends on candidates or labels: a record votes for at most `nearest`
-of them, and a unit's votes have length 1, whatever they are for. A document with more candidates than the plan has,
-with labels that are not declared or features that are no vectors of length 1 at most is refused before a record is read.
+of them, and a unit's votes have length 1, whatever they are for. A document is refused before a record is read if it
+has more candidates than the plan, labels that are not declared, or features that are no vectors of length 1 at most.
 
 **Scale.** A unit with one record, or whose votes are for one candidate, loses nothing by rounding, and others below one
 of `PARTS` parts in each entry. The noise has many parts, so that Skellam noise costs what Gaussian noise does.
@@ -199,8 +199,8 @@ class TextEvolutionPlan(ColumnsFirst):
         if (longest := most_bytes(parameters, terms)) > MOST_DOCUMENT_BYTES:
             raise ContractError(
                 f"{contract.dataset}: generate.text.evolution: {most_candidates(parameters)} candidates of a round, up "
-                f"to {longest} bytes; accepted in a federated run: up to {MOST_DOCUMENT_BYTES}, by a smaller population "
-                "or fewer variations"
+                f"to {longest} bytes; accepted in a federated run: up to {MOST_DOCUMENT_BYTES}, by a smaller "
+                "population or fewer variations"
             )
         inputs = PlanInputs(contract, schema, guarantee)
         return cls(SealedPlan.of(cls.METHODS[0], inputs, parameters.parts(inputs, event)))
@@ -243,15 +243,14 @@ class TextEvolutionPlan(ColumnsFirst):
         parameters, terms, rounds = self.parameters, self.terms, self.parameters.rounds
         read = set() if self.columns is None else set(self.columns.reads)
         return (
-            all(isinstance(name, str) for name in self.reads)
+            all(isinstance(name, str) for name in (*self.reads, terms.encoder))
             and type(rounds.rounds) is int
             and 1 <= rounds.rounds == len(terms.share_variances) <= MOST_ROUNDS
             and type(rounds.variations) is int
             and 1 <= rounds.variations <= MOST_VARIATIONS
             and type(parameters.population) is int
             and 1 <= parameters.population <= MOST_POPULATION
-            and (parameters.nearest is None or type(parameters.nearest) is int)
-            and 1 <= (parameters.nearest or 1) <= MOST_NEAREST
+            and parameters.nearest in (None, *range(1, MOST_NEAREST + 1))
             and parameters.resampling is None
             and {condition.column for condition in parameters.layout.conditions} <= read
             and type(terms.features) is int
@@ -277,7 +276,7 @@ class TextEvolutionPlan(ColumnsFirst):
         return evolution.foundation_of(self.parameters, labels, Transport(), _device(), public=True)
 
     def voters(self, bounded: Path | pa.Table, labels: tuple[Given, ...]) -> Voters:
-        """A participant's records with a label and a text. Sensitive; kept for the next round, as features take time."""
+        """A participant's records with a label and a text. Sensitive; kept for later rounds, as features take time."""
         if not self._kept or self._kept[0] is not bounded or self._kept[1] != labels:
             self._kept[:] = bounded, labels, self._read(bounded, labels)
         found: Voters = self._kept[2]

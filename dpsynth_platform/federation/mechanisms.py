@@ -1,6 +1,7 @@
 """The mechanisms of federated runs by the method that a sealed plan names.
 
-What belongs here: their list. What does not: what they do (`marginals`, `moments`, `evolution`), and what all share (`plans`).
+What belongs here: their list. What does not: what they do (`marginals`, `moments`, `evolution`), and what all share
+(`plans`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dpsynth_platform.foundation.permissions import no_core_dumps
 from dpsynth_platform.foundation.progress import bars
 
 if TYPE_CHECKING:
-    from dpsynth_platform.federation.marginals import MarginalsPlan
+    from dpsynth_platform.federation.plans import FederatedPlan
 
 federate_app = Commands(
     no_args_is_help=True, help="Federated runs at their coordinator: one synthetic table of rows that stay apart."
@@ -60,8 +60,11 @@ def plan(
         int | None, typer.Option(help="The most rows of each owner that a participant uses; with --owners.")
     ] = None,
     method: Annotated[
-        Literal["mst", "aim", "independent"],
-        typer.Option(help="The generator: mst, aim (chooses among noisy tables of all pairs) or independent."),
+        Literal["mst", "aim", "independent", "image_moments"],
+        typer.Option(
+            help="The generator: mst, aim (chooses among noisy tables of all pairs) or independent; image_moments for "
+            "pictures."
+        ),
     ] = "mst",
     colluders: Annotated[
         int,
@@ -119,7 +122,10 @@ def run(
         ),
     ],
     rows: Annotated[
-        int | None, typer.Option(help="Number of synthetic rows; default: estimated from the noisy counts.")
+        int | None,
+        typer.Option(
+            help="Number of synthetic rows; default: estimated from the noisy counts, where a column is counted."
+        ),
     ] = None,
     seconds: Annotated[
         float, typer.Option(help="In which a participant has to reply: the Flower app's timeout.", min=1)
@@ -151,8 +157,13 @@ def run(
     output.print(f"privacy statement: {made.statement}")
 
 
-def _show(output: TerminalOutput, made: MarginalsPlan) -> None:
-    from dpsynth_platform.one_table.federated_plan import protections_in_words, table_of_rounds, units_in_words
+def _show(output: TerminalOutput, made: FederatedPlan) -> None:
+    from dpsynth_platform.one_table.federated_plan import (
+        pictures_in_words,
+        protections_in_words,
+        table_of_rounds,
+        units_in_words,
+    )
 
     terms = made.terms
     output.heading(f"A federated run for {made.sealed.dataset}")
@@ -160,7 +171,9 @@ def _show(output: TerminalOutput, made: MarginalsPlan) -> None:
         f"participants: {', '.join(terms.participants)}; at least {terms.minimum} finish each round, of whom "
         f"{terms.colluders} may be curious together"
     )
-    header = ("round", "what is counted", "tables", "cells, at most", "noise of a cell (standard deviation, records)")
+    for line in pictures_in_words(made):
+        output.print(line)
+    header = ("round", "what is summed", "tables", "numbers, at most", "noise of each (standard deviation, records)")
     output.table(header, list(table_of_rounds(made)))
     output.heading("The guarantee of the whole")
     output.print(str(made.guarantee))

@@ -17,7 +17,7 @@ from dpsynth_platform.foundation.permissions import no_core_dumps
 from dpsynth_platform.foundation.progress import bars
 
 if TYPE_CHECKING:
-    from dpsynth_platform.federation.marginals import MarginalsPlan
+    from dpsynth_platform.federation.plans import FederatedPlan
 
 node_app = Commands(no_args_is_help=True, help="A participant in federated runs: rows that stay where they are.")
 
@@ -60,7 +60,7 @@ def node_up(
 ) -> None:
     """Answers a coordinator until it is stopped: takes part in what the policy allows, at most up to its cap.
 
-    Reads the table once, when it starts. Whatever a coordinator says, only noisy counts under masks leave this process.
+    Reads the table once, when it starts. Whatever a coordinator says, only noisy sums under masks leave this process.
     """
     from dpsynth_platform.federation.participants import load_policy
     from dpsynth_platform.one_table.federated_node import node_up as up
@@ -135,19 +135,23 @@ def node_approve(
     output.print(f"approved by {by}, for one run")
 
 
-def _show(output: TerminalOutput, plan: MarginalsPlan) -> None:
+def _show(output: TerminalOutput, plan: FederatedPlan) -> None:
+    from dpsynth_platform.one_table.federated_plan import pictures_in_words
+
     terms, guarantee = plan.terms, plan.guarantee
     output.table(
         ("what", "value"),
         [
             ("dataset", plan.sealed.dataset),
             ("method", plan.sealed.method),
-            ("columns", ", ".join(plan.domain.reads)),
+            ("columns", ", ".join(plan.reads)),
             ("guarantee", f"epsilon {guarantee.epsilon:g}, delta {guarantee.delta:g}, {guarantee.adjacency}"),
             ("unit", f"{guarantee.unit}: up to {terms.max_contributions} records in the rows of each of {terms.silos}"),
             ("participants", ", ".join(terms.participants)),
             ("finish at least", str(terms.minimum)),
             ("may collude", str(terms.colluders)),
-            ("rounds", ", ".join(f"{name} ({number} tables)" for name, number in plan.rounds)),
+            ("rounds", ", ".join(f"{name} ({number} tables)" if number > 1 else name for name, number in plan.rounds)),
         ],
     )
+    for line in pictures_in_words(plan):
+        output.print(line)

@@ -22,6 +22,7 @@ is chosen in the light of earlier results. So a participant checks a round's for
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -151,7 +152,7 @@ class MarginalsPlan(FederatedPlan):
 
         Raises:
             ContractError: another method, columns whose values are to be learned, or weighted rows.
-            AccountingError: a value is impossible, or no noise meets the guarantee.
+            AccountingError: a value is impossible, no noise meets the guarantee, or messages would be too long.
         """
         target, domain = guarantee or Guarantee.target(contract), planned_domain(contract)
         if method not in cls.METHODS or domain.unknown or target.weighting != "rows":
@@ -165,30 +166,28 @@ class MarginalsPlan(FederatedPlan):
         shares = (*shares[: len(numbers) - 1], sum(shares[len(numbers) - 1 :]))  # few columns need fewer rounds
         terms = Terms(sorted(participants), minimum, colluders, most_records, target.max_contributions, silos, [])
 
-        def made(sigma: float) -> tuple[Terms, DpEvent]:
+        def terms_with(sigma: float) -> tuple[Terms, DpEvent]:
             """Terms with which all rounds are as precise together as one table with this noise."""
             variances = [number / share * (sigma * SCALE) ** 2 for number, share in zip(numbers, shares, strict=True)]
             found = replace(terms, share_variances=[terms.share_of(variance) for variance in variances])
-            return found, _event(found, numbers, guarantee.adjacency)
+            return found, _event(_sums(found, numbers, numbers, guarantee.adjacency))
 
         neighbours = (guarantee.adjacency, guarantee.max_contributions)
         start = noise_for(lambda value: GaussianCountsEvent(value, *neighbours), guarantee.epsilon, guarantee.delta)
-        found, event = least_noise(made, start.value, guarantee)
+        found, event = least_noise(terms_with, start.value, guarantee)
         parts = PlanParts(
             columns=domain.to_json(),
             release=release_schema(contract, schema).to_json(),
             parameters=asdict(found),
             event=event,
         )
-        return cls(SealedPlan.of(method, PlanInputs(contract, schema, guarantee), parts))
+        made = cls(SealedPlan.of(method, PlanInputs(contract, schema, guarantee), parts))
+        made.check_lengths()
+        return made
 
     @cached_property
     def terms(self) -> Terms:
         return Terms(**self.sealed.parameters)
-
-    @cached_property
-    def domain(self) -> Domain:
-        return Domain.from_json(self.sealed.columns)
 
     @property
     def reads(self) -> Sequence[str]:
@@ -199,20 +198,26 @@ class MarginalsPlan(FederatedPlan):
         """What each round is for, and the most tables that it counts."""
         return _rounds(self.sealed.method, len(self.domain))
 
-    @property
-    def share_variances(self) -> Sequence[float]:
-        return self.terms.share_variances
+    @cached_property
+    def sums(self) -> tuple[SumPlan, ...]:
+        """Of later rounds with an upper bound on cells, as noisy counts decide on states."""
+        states, numbers = self.domain.most_states, [number for _, number in self.rounds]
+        pairs = sorted((one * other for one, other in itertools.combinations(states, 2)), reverse=True)
+        lengths = [
+            sum(self.domain.sizes) if stage == _ONE_WAY else sum(pairs[:tables]) for stage, tables in self.rounds
+        ]
+        return _sums(self.terms, numbers, lengths, self.guarantee.adjacency)
 
     @property
-    def most_cells(self) -> list[int]:
-        """Of each round's tables together; of later rounds an upper bound, as noisy counts decide on states."""
-        states = self.domain.most_states
-        pairs = sorted((one * other for one, other in itertools.combinations(states, 2)), reverse=True)
-        return [sum(self.domain.sizes) if stage == _ONE_WAY else sum(pairs[:tables]) for stage, tables in self.rounds]
+    def most_document_bytes(self) -> int:
+        sizes, digits = self.domain.sizes, len(str(len(self.domain)))
+        cliques = max(tables for _, tables in self.rounds) * (2 * digits + len("[,],"))
+        groups = sum(size * (len(str(size)) + 1) + len("[],") for size in sizes)
+        return len(json.dumps({"index": len(self.rounds), "cliques": [], "cell_groups": []})) + cliques + groups
 
     @property
     def event(self) -> DpEvent:
-        return _event(self.terms, [number for _, number in self.rounds], self.guarantee.adjacency)
+        return _event(self.sums)
 
     def _fits(self) -> bool:
         domain = self.domain
@@ -397,6 +402,14 @@ def _rounds(method: str, columns: int) -> tuple[tuple[str, int], ...]:
     return tuple(rounds)
 
 
-def _event(terms: Terms, tables: Sequence[int], adjacency: str) -> DpEvent:
-    sums = (terms.sum_of(index, number, number, adjacency) for index, number in enumerate(tables))
+def _sums(terms: Terms, tables: Sequence[int], lengths: Sequence[int], adjacency: str) -> tuple[SumPlan, ...]:
+    if len(terms.share_variances) != len(tables):
+        raise ValueError(f"{len(terms.share_variances)} shares of noise in {len(tables)} rounds")
+    return tuple(
+        terms.sum_of(index, number, length, adjacency)
+        for index, (number, length) in enumerate(zip(tables, lengths, strict=True))
+    )
+
+
+def _event(sums: Sequence[SumPlan]) -> DpEvent:
     return dp_event.ComposedDpEvent([plan.event for plan in sums])

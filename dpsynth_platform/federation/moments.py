@@ -36,8 +36,9 @@ unit of privacy, on average. The scale is the least power of two at which all ex
 lost of a matrix may be all in one direction, and many vectors are shorter than the clipping norm. The modulus is
 `SumPlan.modulus_bits`, within 62 bits.
 
-**Length of documents.** Each has all results before it, networks included: half a megabyte for 4 x 4 pixels, and about
-10 MB for 28 x 28, by the size of the networks. A link that takes less must not be used for larger pictures.
+**Length of documents.** Each has all results before it, networks included. The plan knows the shape of each of them at
+most (`most_arrays`), so that one that is too long for a message is refused before it costs (`check_lengths`), and a
+participant decodes no larger array.
 
 **Who sees the sums.** A round's document shows all earlier noisy sums to participants and to who carries messages. The
 plan's noise is counted against them as against the coordinator; a participant knows its own share of it, so that a plan
@@ -59,6 +60,8 @@ with `colluders` 0 does not protect from one that is curious.
 from __future__ import annotations
 
 import base64
+import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -94,16 +97,17 @@ from dpsynth_platform.synth.images.moments_measuring import first_unmeasured
 from dpsynth_platform.synth.images.moments_model import write_arrays
 from dpsynth_platform.synth.images.moments_plan import MomentsPlan
 from dpsynth_platform.synth.images.noisy_results import DEVIATION, Known, Opened, Query, begin, complete, no_records
-from dpsynth_platform.synth.images.picture_classifier import FEATURES
+from dpsynth_platform.synth.images.picture_classifier import FEATURES, weight_shapes
 from dpsynth_platform.synth.interface import PlanInputs, SealedPlan
 from dpsynth_platform.synth.tabular.domain import Domain
 
 LOST, LOST_OF_NORM = 1 / 8, 1 / 64
 """Deviations of the noise that rounding may take from an entry, and its part of the norm of a vector of norm 1."""
 MOST_GRADIENTS = 1000
+_MATRICES = (queries.SCATTER, queries.COVARIANCES, queries.WITHIN)
 COLUMNS_METHOD = "mst"
 """Of the columns that are counted; one column alone is counted once."""
-_TYPES = ("<f4", "<f8", "<i8")
+MostArrays = Mapping[str, Mapping[str, tuple[str, tuple[int, ...]]]]
 Arrays = Mapping[str, Mapping[str, npt.NDArray[Any]]]
 
 
@@ -198,8 +202,8 @@ class PictureMomentsPlan(FederatedPlan):
 
         Raises:
             ContractError: no pictures, columns whose values are to be learned, or weighted rows.
-            AccountingError: a value is impossible, no noise meets the guarantee, or its units are so many that rounding
-                would need a finer scale than noise can be drawn in.
+            AccountingError: a value is impossible, no noise meets the guarantee, its units are so many that rounding
+                would need a finer scale than noise can be drawn in, or messages would be too long.
         """
         target, layout = Guarantee.target(contract), ImageLayout.of(contract)
         b = target.max_contributions
@@ -222,13 +226,13 @@ class PictureMomentsPlan(FederatedPlan):
         names, adjacency = names_of(central), inputs.guarantee.adjacency
         scales = [_scale(expected * silos, central.noise[name], most) for name, most in lengths(central).items()]
 
-        def made(factor: float) -> tuple[VectorTerms, DpEvent]:
+        def terms_with(factor: float) -> tuple[VectorTerms, DpEvent]:
             deviations = [factor * central.noise[name] * scale for name, scale in zip(names, scales, strict=True)]
             shares = [bare.share_of(deviation**2) for deviation in deviations]
             terms = replace(bare, share_variances=shares, scales=scales)
-            return terms, _event(columns, terms, central, adjacency)
+            return terms, _event(columns, _sums(terms, central, adjacency))
 
-        terms, event = least_noise(made, 1.0, inputs.guarantee)
+        terms, event = least_noise(terms_with, 1.0, inputs.guarantee)
         noise = {
             name: _deviation(share, scale, len(participants))
             for name, share, scale in zip(names, terms.share_variances, scales, strict=True)
@@ -240,7 +244,9 @@ class PictureMomentsPlan(FederatedPlan):
             moments=replace(central, noise=noise),
             federated=asdict(terms),
         )
-        return cls(SealedPlan.of(cls.METHODS[0], inputs, parameters.parts(inputs, event)))
+        made = cls(SealedPlan.of(cls.METHODS[0], inputs, parameters.parts(inputs, event)))
+        made.check_lengths()
+        return made
 
     @cached_property
     def parameters(self) -> MomentsParameters:
@@ -264,8 +270,12 @@ class PictureMomentsPlan(FederatedPlan):
         return None if columns is None else MarginalsPlan(columns)
 
     @property
+    def pictures(self) -> ImageLayout:
+        return self.parameters.layout
+
+    @property
     def reads(self) -> Sequence[str]:
-        layout = self.parameters.layout
+        layout = self.pictures
         own = [layout.column, *(condition.column for condition in layout.conditions)]
         return list(dict.fromkeys([*(() if self.columns is None else self.columns.reads), *own]))
 
@@ -273,31 +283,44 @@ class PictureMomentsPlan(FederatedPlan):
     def rounds(self) -> tuple[tuple[str, int], ...]:
         return (*(() if self.columns is None else self.columns.rounds), *((name, 1) for name in names_of(self.moments)))
 
-    @property
-    def share_variances(self) -> Sequence[float]:
-        return [*([] if self.columns is None else self.columns.share_variances), *self.terms.share_variances]
+    @cached_property
+    def sums(self) -> tuple[SumPlan, ...]:
+        return (*(() if self.columns is None else self.columns.sums), *self._vectors)
+
+    @cached_property
+    def _vectors(self) -> tuple[SumPlan, ...]:
+        return _sums(self.terms, self.moments, self.guarantee.adjacency)
 
     @property
-    def most_cells(self) -> list[int]:
-        return [*([] if self.columns is None else self.columns.most_cells), *lengths(self.moments).values()]
+    def most_document_bytes(self) -> int:
+        empty = {
+            name: {part: {"type": type_, "shape": shape, "data": ""} for part, (type_, shape) in parts.items()}
+            for name, parts in most_arrays(self.moments).items()
+        }
+        data = sum(
+            4 * math.ceil(np.dtype(type_).itemsize * math.prod(shape) / 3)
+            for parts in most_arrays(self.moments).values()
+            for type_, shape in parts.values()
+        )
+        own = len(json.dumps({"index": len(self.rounds), "results": empty})) + data
+        return own if self.columns is None else max(own, self.columns.most_document_bytes)
 
     @property
     def event(self) -> DpEvent:
-        return _event(self.parameters.columns, self.terms, self.moments, self.guarantee.adjacency)
+        return _event(self.parameters.columns, self._vectors)
 
     def _fits(self) -> bool:
-        parameters, terms, moments = self.parameters, self.terms, self.moments
+        parameters, moments = self.parameters, self.moments
         sizes = (moments.classes, moments.components, moments.clusters, *moments.shape)
         return (
             all(isinstance(name, str) for name in self.reads)
             and self.sealed.columns == counted.domains(parameters.columns)
             and all(type(size) is int and size >= 1 for size in sizes)
             and all(type(size) is int and size >= 0 for size in (moments.frequencies, moments.networks, moments.rounds))
-            and moments.shape == parameters.layout.form.shape
-            and moments.classes == parameters.layout.number
+            and moments.shape == self.pictures.form.shape
+            and moments.classes == self.pictures.number
             and set(moments.noise) == set(names_of(moments))
             and all(isinstance(noise, float) and 0 < noise < math.inf for noise in moments.noise.values())
-            and len(terms.scales) == len(names_of(moments))
             and self._fit_columns()
         )
 
@@ -315,9 +338,9 @@ class PictureMomentsPlan(FederatedPlan):
     def undeclared(self, domain: Domain, pictures: ImageLayout | None) -> Iterator[str]:
         if self.columns is not None:
             yield from self.columns.undeclared(domain, pictures)
-        if pictures != self.parameters.layout:
+        if pictures != self.pictures:
             yield (
-                f"columns: {visible(self.parameters.layout.column)} is declared with another form or other classes "
+                f"columns: {visible(self.pictures.column)} is declared with another form or other classes "
                 "here, or not at all; accepted: the same size, channels and classes at all participants"
             )
 
@@ -338,12 +361,12 @@ class PictureMomentsPlan(FederatedPlan):
         Raises:
             AccountingError: they are no results, they ask for nothing or for another sum, or a longer one.
         """
-        before = len(self.rounds) - len(self.terms.scales)
+        before = len(self.rounds) - len(self._vectors)
         most = dict(enumerate(lengths(self.moments).items(), start=before))
         try:
             name, longest = most[index]
             with np.errstate(all="ignore"):
-                query = first_unmeasured(Known.of(self.moments, _from_json(results)))
+                query = first_unmeasured(Known.of(self.moments, _from_json(results, most_arrays(self.moments))))
                 length = 0 if query is None else query.vector(no_records(self.moments)).size
             valid = type(index) is int and query is not None and query.name == name and 1 <= length <= longest
         except Exception:  # whatever results that are made up do to an estimate: no record is read yet
@@ -352,7 +375,7 @@ class PictureMomentsPlan(FederatedPlan):
             raise AccountingError("a round has results that the plan does not allow")
         plan = self.terms.vectors(index - before, length, self.guarantee.adjacency)
         digest = canonical_digest({"plan": self.digest, "index": index, "results": results})
-        return VectorRound(index, results, plan, digest, query, self.parameters.layout)
+        return VectorRound(index, results, plan, digest, query, self.pictures)
 
     @contextmanager
     def measuring(self, directory: Path, progress: Progress = silent) -> Iterator[MeasuringVectors]:
@@ -418,32 +441,71 @@ def names_of(moments: MomentsPlan) -> list[str]:
     return list(queries.shares_of(moments.clusters, moments.networks, moments.rounds))
 
 
-def lengths(moments: MomentsPlan) -> dict[str, int]:
-    """The most entries of each query's vector, in order."""
-    classes, values, clusters = moments.classes, moments.form.values, moments.clusters
-    size = min(moments.components, moments.basis)
-    found = {
-        queries.COUNTS: classes,
-        queries.BRIGHTNESS: BINS,
-        queries.MEANS: classes * values,
-        queries.SPREAD: BINS,
-        queries.SCATTER: math.comb(moments.basis + 1, 2),
-        queries.CENTRES: classes * size,
-        queries.COVARIANCES: classes * math.comb(size + 1, 2),
-        queries.WITHIN: classes * math.comb(size + 1, 2),
+def sum_shapes(moments: MomentsPlan) -> dict[str, tuple[int, ...]]:
+    """The largest shape of each query's sums, in order. Noisy sums decide on fewer components."""
+    classes, values, basis, clusters = moments.classes, moments.form.values, moments.basis, moments.clusters
+    size, names = min(moments.components, basis), names_of(moments)
+    found: dict[str, tuple[int, ...]] = {
+        queries.COUNTS: (classes,),
+        queries.BRIGHTNESS: (BINS,),
+        queries.MEANS: (classes, values),
+        queries.SPREAD: (BINS,),
+        queries.SCATTER: (basis, basis),
+        queries.CENTRES: (classes, size),
+        queries.COVARIANCES: (classes, size, size),
+        queries.WITHIN: (classes, size, size),
     }
     for round_ in range(queries.CLUSTER_ROUNDS):
         of_counts, of_sums = queries.cluster_names(round_)
-        found |= {of_counts: classes * clusters, of_sums: classes * clusters * size}
-    found |= dict.fromkeys(map(queries.style_name, queries.STYLES), 1)
-    for network in range(moments.networks):
-        for round_ in range(moments.rounds):
-            found[queries.gradient_name(network, round_)] = (FEATURES + 1) * classes
-    return {name: found[name] for name in names_of(moments)}
+        found |= {of_counts: (classes * clusters,), of_sums: (classes * clusters, size)}
+    found |= dict.fromkeys(map(queries.style_name, queries.STYLES), (1,))
+    found |= dict.fromkeys(_gradients(moments), (FEATURES + 1, classes))
+    return {name: found[name] for name in names}
 
 
-def _event(columns: counted.Columns, terms: VectorTerms, moments: MomentsPlan, adjacency: str) -> DpEvent:
-    sums = [terms.vectors(index, most, adjacency) for index, most in enumerate(lengths(moments).values())]
+def lengths(moments: MomentsPlan) -> dict[str, int]:
+    """The most entries of each query's vector, in order: of matrices, those of the upper triangle."""
+    return {
+        name: math.prod(shape[:-2]) * math.comb(shape[-1] + 1, 2) if name in _MATRICES else math.prod(shape)
+        for name, shape in sum_shapes(moments).items()
+    }
+
+
+def _gradients(moments: MomentsPlan) -> list[str]:
+    pairs = itertools.product(range(moments.networks), range(moments.rounds))
+    return [queries.gradient_name(network, round_) for network, round_ in pairs]
+
+
+def most_arrays(moments: MomentsPlan) -> MostArrays:
+    """Type and largest shape of each array in a round's results, by result and part."""
+    classes, clusters = moments.classes, moments.clusters
+    size = min(moments.components, moments.basis)
+    sums = {name: {"sums": ("<i8", shape), DEVIATION: ("<f8", ())} for name, shape in sum_shapes(moments).items()}
+    found: dict[str, Mapping[str, tuple[str, tuple[int, ...]]]] = {
+        **sums,
+        "basis": {"basis": ("<f8", (moments.basis, size))},
+    }
+    if clusters > 1:
+        found["clusters-of-draws"] = {"centres": ("<f8", (classes, clusters, size))}
+    if moments.networks:
+        head = {"head": ("<f8", (FEATURES + 1, classes))}
+        weights = {part: ("<f4", shape) for part, shape in weight_shapes(moments.form).items()}
+        styles = [*queries.STYLES, *(f"relabelled-{network}" for network in range(1, moments.networks))]
+        labels = {"labels": ("<f8", (classes, classes))}
+        found |= dict.fromkeys((f"network-{style}" for style in styles), weights | head)
+        found |= dict.fromkeys((f"after-{name}" for name in _gradients(moments)), head)
+        found |= dict.fromkeys((f"labels-{network}" for network in range(moments.networks)), labels)
+    return found
+
+
+def _sums(terms: VectorTerms, moments: MomentsPlan, adjacency: str) -> tuple[SumPlan, ...]:
+    found = lengths(moments).values()
+    if not len(terms.share_variances) == len(terms.scales) == len(found):
+        raise ValueError("shares of noise or scales of another number of rounds")
+    return tuple(terms.vectors(index, most, adjacency) for index, most in enumerate(found))
+
+
+def _event(columns: counted.Columns, sums: Sequence[SumPlan]) -> DpEvent:
     return counted.together(columns, *(each.event for each in sums))
 
 
@@ -477,15 +539,23 @@ def _coded(array: npt.NDArray[Any]) -> dict[str, Any]:
     return {"type": held.dtype.str, "shape": list(held.shape), "data": base64.b64encode(held.tobytes()).decode("ascii")}
 
 
-def _from_json(document: Mapping[str, Any]) -> dict[str, dict[str, npt.NDArray[Any]]]:
-    """Raises `ValueError` and others for what is no such document, or has a number that is not finite."""
-    return {name: {part: _decoded(each) for part, each in parts.items()} for name, parts in document.items()}
+def _from_json(document: Mapping[str, Any], most: MostArrays) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    """The arrays of a document.
+
+    Raises `ValueError` and others for what is no such document, has an array that is not among these, is of another
+    type or larger, or has a number that is not finite.
+    """
+    return {
+        name: {part: _decoded(each, *most[name][part]) for part, each in parts.items()}
+        for name, parts in document.items()
+    }
 
 
-def _decoded(document: Mapping[str, Any]) -> Floats:
-    if document["type"] not in _TYPES:
-        raise ValueError("an array of another type")
+def _decoded(document: Mapping[str, Any], type_: str, most: tuple[int, ...]) -> Floats:
+    shape = document["shape"]
+    if document["type"] != type_ or not all(0 <= size <= limit for size, limit in zip(shape, most, strict=True)):
+        raise ValueError("an array of another type, or a larger one")
     found = np.frombuffer(base64.b64decode(document["data"], validate=True), dtype=document["type"])
     if not np.isfinite(found).all():
         raise ValueError("a number that is not finite")
-    return found.reshape(document["shape"]).copy()
+    return found.reshape(shape).copy()

@@ -34,7 +34,7 @@ from dpsynth_platform.contracts.base import shown_value
 from dpsynth_platform.federation.coordinator import run_rounds
 from dpsynth_platform.federation.masks import framed
 from dpsynth_platform.federation.participants import Participant, Run
-from dpsynth_platform.federation.plans import FederatedPlan, Round
+from dpsynth_platform.federation.plans import SIGNATURE_BYTES, FederatedPlan, Round
 from dpsynth_platform.federation.rounds import AGGREGATOR, Roster, is_name
 from dpsynth_platform.federation.secure_sum import Link, Member, run_sum
 from dpsynth_platform.federation.sums import Whole
@@ -51,9 +51,6 @@ from dpsynth_platform.foundation.signature import is_valid, sign
 
 PROPOSE, START, SUM, COMPLETE, WITHDRAW = "propose", "start", "sum", "complete", "withdraw"
 LABEL = b"dpsynth-run-1"
-MOST_PLAN_BYTES = 2**26
-"""Of a plan or a round's tables: their length grows with the values of all columns."""
-SIGNATURE_BYTES = 64
 MOST_RUN = 100
 """Letters of a run's name: with a digest after it, it names a round."""
 

@@ -17,7 +17,6 @@ has its `Run`, which counts rounds: after it is killed, this participant has dro
 from __future__ import annotations
 
 import math
-import operator
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -179,10 +178,10 @@ class Participant:
         """
         plan, policy = plan_of(text), self.policy
         faults = list(policy.faults(plan))
-        if (cells := max(plan.most_cells)) > policy.most_cells:
+        if (cells := max(each.length for each in plan.sums)) > policy.most_cells:
             faults.append(f"most_cells: up to {cells} in a round; accepted: up to {policy.most_cells}")
-        parts = (math.ceil(variance / MOST_OF_A_DRAW) for variance in plan.share_variances)
-        if (drawn := max(map(operator.mul, plan.most_cells, parts))) > MOST_DRAWN:
+        drawn = max(each.length * math.ceil(each.share_variance / MOST_OF_A_DRAW) for each in plan.sums)
+        if drawn > MOST_DRAWN:
             faults.append(f"share_variances: {drawn} draws of noise in a round; accepted: up to {MOST_DRAWN}")
         faults += [*plan.undeclared(self.domain, self.pictures), *plan.unreadable(self.texts)]
         if faults:

@@ -18,6 +18,7 @@ A round's document comes from a server that nobody has to trust. So whatever it 
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from dpsynth_platform.federation.rounds import longest_messages
 from dpsynth_platform.federation.sums import SCALE, VARIANCE_STEP, SumPlan, Whole
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.progress import Progress, silent
@@ -40,6 +42,13 @@ from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.domain import Domain
 
+MOST_MESSAGE_BYTES = 2**26
+"""Of a message to a participant: a plan, or a round's document."""
+MOST_REPLY_BYTES = 2**30
+"""Of a participant's reply: a vector, or shares of secrets. The relay's own messages end at 2 GiB."""
+SIGNATURE_BYTES = 64
+ENVELOPE_BYTES = 2**11
+"""Of a message at most, without what is counted below: its kind, the run's name of 100 letters, the signature."""
 MOST_STEPS = 700
 """Of the search for noise, each by a thousandth: twice the start, where only Renyi bounds are known."""
 MOST_DOCUMENT_BYTES = 2**26 - 2**20
@@ -157,7 +166,8 @@ class FederatedPlan(ABC):
 
         Raises:
             GrantRefused: the text is no sealed plan, or does not match its digest.
-            AccountingError: the plan is impossible, or costs another event or more than it says.
+            AccountingError: the plan is impossible, costs another event or more than it says, or has messages that are
+                too long.
         """
         plan = cls(SealedPlan.from_json(text))
         plan.check()
@@ -184,19 +194,24 @@ class FederatedPlan(ABC):
         """The columns that a run reads."""
 
     @property
+    def pictures(self) -> ImageLayout | None:
+        """The column of pictures and their classes; None where none are read."""
+        return None
+
+    @property
     @abstractmethod
     def rounds(self) -> tuple[tuple[str, int], ...]:
         """What each round is for, and the most tables or vectors that it sums."""
 
     @property
     @abstractmethod
-    def share_variances(self) -> Sequence[float]:
-        """Of each participant's noise, in each round."""
+    def sums(self) -> tuple[SumPlan, ...]:
+        """The sum of each round, as long as it can be. A shorter one costs no more."""
 
     @property
     @abstractmethod
-    def most_cells(self) -> list[int]:
-        """The most entries of each round's sum."""
+    def most_document_bytes(self) -> int:
+        """Of any round's document as JSON (`Round.to_json`)."""
 
     @property
     @abstractmethod
@@ -237,8 +252,42 @@ class FederatedPlan(ABC):
     def measuring(self, directory: Path, progress: Progress = silent) -> AbstractContextManager[Measuring]:
         """Starts a new model directory, from which `Generator.estimate` fits once all rounds are added."""
 
+    @property
+    def domain(self) -> Domain:
+        """The columns that are counted; empty where none is."""
+        return Domain.from_json(self.sealed.columns)
+
+    @property
+    def most_message_bytes(self) -> int:
+        """Of the longest message that a participant gets."""
+        plan = len(self.to_json().encode())
+        signatures = len(json.dumps(dict.fromkeys(self.terms.participants, "0" * 2 * SIGNATURE_BYTES)))
+        requests = max(longest_messages(each)[0] for each in self.sums)
+        return ENVELOPE_BYTES + max(plan, signatures, requests, self.most_document_bytes)
+
+    @property
+    def most_reply_bytes(self) -> int:
+        """Of the longest reply of a participant."""
+        return 2 * SIGNATURE_BYTES + max(longest_messages(each)[1] for each in self.sums)
+
+    def check_lengths(self) -> None:
+        """Refuses what would otherwise fail when participants have paid.
+
+        Raises:
+            AccountingError: a message or a vector of a run could be longer than participants or relays take.
+        """
+        for what, most, accepted in (
+            ("a message to a participant", self.most_message_bytes, MOST_MESSAGE_BYTES),
+            ("a participant's reply", self.most_reply_bytes, MOST_REPLY_BYTES),
+        ):
+            if most > accepted:
+                raise AccountingError(
+                    f"{what} could have {most} bytes in a run of this plan; accepted: up to {accepted}; declare fewer "
+                    "values, smaller pictures or fewer classes of them, or take fewer participants"
+                )
+
     def check(self) -> None:
-        """Recomputes the event and what it costs. Raises as `from_json`."""
+        """Recomputes lengths, the event, and what it costs. Raises as `from_json`."""
         try:
             terms, guarantee = self.terms, self.guarantee
             fits = (
@@ -246,7 +295,7 @@ class FederatedPlan(ABC):
                 and self.sealed.period is None
                 and all(isinstance(name, str) for name in terms.participants)
                 and sorted(set(terms.participants)) == terms.participants
-                and len(self.share_variances) == len(self.rounds)
+                and len(self.sums) == len(self.rounds)
                 and guarantee.weighting == "rows"
                 and guarantee.max_contributions == terms.max_contributions * terms.silos
                 and self._fits()
@@ -256,6 +305,7 @@ class FederatedPlan(ABC):
             fits = False
         if not fits:
             raise AccountingError("the federated plan is damaged, or its event is not that of its parameters")
+        self.check_lengths()
         spent = epsilon(self.event, guarantee.delta).epsilon
         if spent > guarantee.epsilon:
             raise AccountingError(

@@ -94,6 +94,27 @@ class Roster:
         return Roster({name: self.keys[self.places[name]] for name in names})
 
 
+def longest_messages(plan: SumPlan) -> tuple[int, int]:
+    """Bytes of the longest request and of the longest reply of a round, of all participants."""
+    layouts = _layouts(plan, plan.participants)
+    request, reply = (
+        max(_HEADER.size + most * (_PLACE.size + size) for size, most in each) for each in zip(*layouts, strict=True)
+    )
+    return request, reply
+
+
+def _layouts(plan: SumPlan, each: int) -> tuple[tuple[tuple[int, int], tuple[int, int]], ...]:
+    """Of a step's request, then of its reply: the length of an entry, and the most entries, of so many participants."""
+    advertised, shares = 3 * _KEY + _SIGNATURE, 2 * SHARE_BYTES + _TAG
+    return (
+        ((0, 0), (advertised, 1)),
+        ((advertised, each), (shares, each)),
+        ((shares, each), (plan.length * -(-plan.modulus_bits // 8), 1)),
+        ((0, each), (_SIGNATURE, 1)),
+        ((_SIGNATURE, each), (SHARE_BYTES, each)),
+    )
+
+
 @dataclass(frozen=True)
 class Advertisement:
     """A participant's fresh public keys, its commitment to the secret of its own mask, and its signature of them."""
@@ -135,15 +156,7 @@ class Round:
         self.bits = plan.modulus_bits
         self.context = bytes.fromhex(canonical_digest([plan.digest, roster.digest, round_id]))
         self._width = -(-self.bits // 8)
-        each, shares = len(roster.names), 2 * SHARE_BYTES + _TAG
-        # Of a step's request, then of its reply: the length of an entry, and the most entries.
-        self._layouts = (
-            ((0, 0), (3 * _KEY + _SIGNATURE, 1)),
-            ((3 * _KEY + _SIGNATURE, each), (shares, each)),
-            ((shares, each), (plan.length * self._width, 1)),
-            ((0, each), (_SIGNATURE, 1)),
-            ((_SIGNATURE, each), (SHARE_BYTES, each)),
-        )
+        self._layouts = _layouts(plan, len(roster.names))
 
     def write(self, step: int, is_reply: bool, entries: Mapping[int, bytes]) -> bytes:
         """The message with these contents by place."""

@@ -29,6 +29,7 @@ from dpsynth_platform.contracts.columns import (
     ImageColumn,
 )
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint, check_quoted, read_constraints
+from dpsynth_platform.contracts.image_generation import ImageGeneration
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.text_generation import TextGeneration, Training
 from dpsynth_platform.contracts.validation import validated
@@ -84,7 +85,10 @@ _OPTIONS = {
 
 
 class SchemaFile(BaseModel):
-    """A file with `columns:` as in a contract; `text`, `training` and `scrub` are for a table with a text to write."""
+    """A file with `columns:` as in a contract.
+
+    `text`, `training` and `scrub` are for a table with a text to write, and `image` for pictures in a federated run.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     columns: dict[str, Column] = Field(min_length=1)
@@ -94,6 +98,9 @@ class SchemaFile(BaseModel):
     )
     training: Training | None = Field(default=None, description="As a contract's `generate.training`, likewise.")
     scrub: Scrub | None = Field(default=None, description="As a contract's `scrub`, likewise.")
+    image: ImageGeneration | None = Field(
+        default=None, description="As a contract's `generate.image`; for pictures in a federated run."
+    )
 
 
 @dataclass(frozen=True)
@@ -105,12 +112,24 @@ class Declared:
     text: TextGeneration | None = None
     training: Training | None = None
     scrub: Scrub | None = None
+    image: ImageGeneration | None = None
+
+    @property
+    def pictures(self) -> bool:
+        """Whether a column of pictures is declared."""
+        return any(isinstance(column, ImageColumn) for column in self.columns.values())
 
 
-def read_declared(schema: Path | Mapping[str, Any] | None, constraints: Path | None) -> Declared:
+def read_declared(
+    schema: Path | Mapping[str, Any] | None, constraints: Path | None, *, pictures: bool = False
+) -> Declared:
     """The declarations in a schema file or a mapping like one, with constraints of a separate file if there is one.
 
-    Raises `ContractError` if they are invalid.
+    Args:
+        pictures: whether columns of them are accepted, as in a federated run.
+
+    Raises:
+        ContractError: they are invalid.
     """
     columns: dict[str, Column] = {}
     found: Sequence[Constraint] = ()
@@ -121,16 +140,20 @@ def read_declared(schema: Path | Mapping[str, Any] | None, constraints: Path | N
         read = validated(SchemaFile, document, where)
         columns, found = dict(read.columns), read.constraints
         for name, column in columns.items():
-            if isinstance(column, ImageColumn):
+            if isinstance(column, ImageColumn) and not pictures:
                 raise ContractError(
-                    f"{where}: {key_path('columns', name)}: type image, but pictures are made by the line only, which "
-                    "scrubs, audits and shows them to a reviewer; accepted: ignore: true, which leaves the column "
-                    "out; or a contract (dpsynth contract init) and dpsynth run"
+                    f"{where}: {key_path('columns', name)}: type image, but pictures of one table are made by the "
+                    "line only, which scrubs, audits and shows them to a reviewer; accepted: ignore: true, which "
+                    "leaves the column out; or a contract (dpsynth contract init) and dpsynth run"
                 )
+        if read.image is not None and not pictures:
+            raise ContractError(f"{where}: image: here no pictures are made; accepted: in a federated run")
         texts = {name for name, column in columns.items() if isinstance(column, CategoricalColumn)}
         check_quoted(document, texts, where)
     kept = tuple(found if constraints is None else read_constraints(constraints, texts))
-    return Declared(columns, kept) if read is None else Declared(columns, kept, read.text, read.training, read.scrub)
+    if read is None:
+        return Declared(columns, kept)
+    return Declared(columns, kept, read.text, read.training, read.scrub, read.image)
 
 
 def undeclared(source: Source, declared: Mapping[str, Column], owners: str | None) -> list[str]:

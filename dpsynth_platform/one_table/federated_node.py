@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES, Node
+from dpsynth_platform.federation.mechanisms import plan_of
+from dpsynth_platform.federation.nodes import Node
 from dpsynth_platform.federation.participants import Participant, Policy
-from dpsynth_platform.federation.plans import FederatedPlan
+from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
 from dpsynth_platform.federation.relays import serve
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, NotFound, SchemaMissing
 from dpsynth_platform.foundation.permissions import private_directory, private_files
@@ -33,11 +33,13 @@ from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.one_table.declaration import read_declared
 from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.place import held
 from dpsynth_platform.one_table.rows import bounded_rows
 from dpsynth_platform.one_table.task import Options, task_of
 from dpsynth_platform.one_table.witnesses import intact_ledger, note_head
+from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 
 SOCKET = "node.sock"
@@ -75,25 +77,25 @@ class Approvals:
         if found["run"] is None:
             write_durably(approved, json.dumps(found | {"run": run_id}))
 
-    def waiting(self) -> list[MarginalsPlan]:
+    def waiting(self) -> list[FederatedPlan]:
         """The plans without an approval that a run can still use."""
         found = []
         for kept in sorted(self._plans.glob("*.json")):
             approved = kept.with_suffix(".approved")
             if not approved.exists():
-                found.append(MarginalsPlan.from_json(kept.read_text(encoding="utf-8")))
+                found.append(plan_of(kept.read_text(encoding="utf-8")))
         return found
 
-    def find(self, digest: str) -> MarginalsPlan:
+    def find(self, digest: str) -> FederatedPlan:
         """The kept plan whose digest begins like this. Raises `NotFound`, also if several do."""
         kept = list(self._plans.glob(f"{digest}*.json")) if _PREFIX.fullmatch(digest) else []
         if len(kept) != 1:
             raise NotFound(
                 f"{len(kept)} plans in {self._plans} begin with {digest!r}; accepted: 8 or more digits of one"
             )
-        return MarginalsPlan.from_json(kept[0].read_text(encoding="utf-8"))
+        return plan_of(kept[0].read_text(encoding="utf-8"))
 
-    def approve(self, plan: MarginalsPlan, by: str) -> None:
+    def approve(self, plan: FederatedPlan, by: str) -> None:
         """Notes that a person approves one run of the plan."""
         if not by.strip() or not by.isprintable():
             raise ContractError(f"--by {by!r}; accepted: a person's name")
@@ -135,12 +137,13 @@ def node_up(
             f"the policy's unit is {policy.family.unit!r}; accepted: --owners for one person's records together, and "
             "none where each row is a unit (example)"
         )
-    cap = policy.run_cap
+    cap, pictures = policy.run_cap, read_declared(schema, None, pictures=True).pictures
     options = Options(
         epsilon=cap.epsilon,  # the guarantee is a plan's; this one has no effect on what is read and kept
         delta=cap.delta,
         accept_weak_guarantee="the largest that the policy allows" if cap.epsilon > 10 else None,
-        method="independent",
+        method="image_moments" if pictures else "independent",  # type: ignore[arg-type]  # accepted with pictures
+        rows=1,  # as the guarantee: none are made here
         schema=schema,
         owners=owners,
         contributions=None if owners is None else policy.max_contributions,
@@ -150,7 +153,7 @@ def node_up(
 
         def up() -> None:
             try:
-                task = task_of(table, options)
+                task = task_of(table, options, pictures=True)
             except SchemaMissing as missing:
                 problem = missing.words.partition(" The possible values")[0]
             else:
@@ -163,8 +166,9 @@ def node_up(
             ledger = intact_ledger(place, place.ledger)
             with place.work() as work:
                 bounded, _ = bounded_rows(task, place.vault, work, progress)
+                layout = ImageLayout.of(task.contract) if pictures else None
                 node = Node(
-                    Participant(policy, ledger, bounded, planned_domain(task.contract)),
+                    Participant(policy, ledger, bounded, planned_domain(task.contract), layout),
                     identity,
                     approvals.check if policy.approval == "person" else lambda run_id, plan: None,
                     report,
@@ -182,7 +186,7 @@ def node_up(
                             known = last
 
                 report(f"{policy.name} is up: {socket or root / SOCKET}")
-                serve(socket or root / SOCKET, policy.name, answer, MOST_PLAN_BYTES, goes_on, report)
+                serve(socket or root / SOCKET, policy.name, answer, MOST_MESSAGE_BYTES, goes_on, report)
 
         place.guarded(up)
 
@@ -201,7 +205,7 @@ class Status:
     cap: float | None
     left: float | None
     entries: list[Entry]
-    waiting: list[MarginalsPlan]
+    waiting: list[FederatedPlan]
 
     def to_json(self) -> dict[str, Any]:
         return {

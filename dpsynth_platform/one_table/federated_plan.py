@@ -1,7 +1,7 @@
 """The sealed plan of a federated run, from public declarations alone, and what it says to people.
 
 What belongs here: a schema file and the participants' public keys as a plan, and the plan in words and numbers. What
-does not: calibration and rounds (`federation.marginals`), and running it (`federated_run`).
+does not: calibration and rounds (`federation.mechanisms`), and running it (`federated_run`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from dpsynth_platform.contracts.columns import CategoricalColumn, IdentifierColu
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES
+from dpsynth_platform.federation.mechanisms import plan_of
+from dpsynth_platform.federation.moments import PictureMomentsPlan
+from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
 from dpsynth_platform.federation.rounds import Roster
-from dpsynth_platform.federation.sums import SCALE, SumPlan
 from dpsynth_platform.federation.trust import Protection, protections
 from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError, ContractError, file_problem
 from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound
@@ -36,7 +37,20 @@ _PURPOSES = {
     "one-way": "each column alone",
     "selection": "pairs of columns, among which some are chosen",
     "joint": "the chosen pairs again",
+    "class-counts": "pictures of each class",
+    "brightness": "a histogram of the pictures' norms",
+    "class-means": "sums of the pictures of each class",
+    "spread": "a histogram of their distances from these means",
+    "scatter": "the covariance of the pictures",
+    "centres": "sums of the principal components of each class",
+    "covariances": "covariances of the principal components of each class",
+    "cluster-counts": "pictures of each cluster",
+    "cluster-sums": "sums of the pictures of each cluster",
+    "within-clusters": "covariances within clusters",
+    "correct": "pictures that a classifier is right for",
+    "gradient": "a gradient of a classifier",
 }
+"""In words, of rounds whose names begin so."""
 _OPTIONS = re.compile(r"\b(minimum|colluders|silos|most_records) (?=\S+ of a sum)")
 
 
@@ -84,19 +98,19 @@ def read_roster(path: Path) -> Roster:
     return Roster.from_texts(validated(ParticipantKeys, read_yaml(path), str(path)).participants)
 
 
-def read_plan(path: Path) -> MarginalsPlan:
-    """The plan of a file, checked. Raises `ConfigurationError`, or as `MarginalsPlan.from_json`."""
+def read_plan(path: Path) -> FederatedPlan:
+    """The plan of a file, checked. Raises `ConfigurationError`, or as `plan_of`."""
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(MOST_PLAN_BYTES + 1)
+            text = file.read(MOST_MESSAGE_BYTES + 1)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path}: {file_problem(error)}; accepted: a plan of dpsynth federate plan") from None
-    if len(text) > MOST_PLAN_BYTES:
-        raise ConfigurationError(f"{path} is longer than {MOST_PLAN_BYTES} bytes; accepted: fewer declared values")
-    return MarginalsPlan.from_json(text)
+    if len(text) > MOST_MESSAGE_BYTES:
+        raise ConfigurationError(f"{path} is longer than {MOST_MESSAGE_BYTES} bytes; accepted: fewer declared values")
+    return plan_of(text)
 
 
-def federated_plan(options: FederatedOptions, roster: Roster) -> MarginalsPlan:
+def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     """Calibrates and seals a plan. Reads no table: the types of columns follow from their declarations.
 
     Raises:
@@ -110,9 +124,10 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> MarginalsPlan:
             f"--most-records {options.most_records}: {most} records in a cell of all participants, fewer than "
             f"--expected-units, so that counts would be clipped; accepted: for example {options.expected_units}"
         )
+    known = read_declared(options.schema, None, pictures=True)
     columns = {
         name: IdentifierColumn(type="identifier") if isinstance(item, IgnoredColumn) else item
-        for name, item in read_declared(options.schema, None).columns.items()
+        for name, item in known.columns.items()
     }
     if options.owners is not None:
         columns.setdefault(options.owners, IdentifierColumn(type="identifier"))
@@ -130,8 +145,9 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> MarginalsPlan:
         schema=options.schema,
         owners=options.owners,
         contributions=options.contributions,
+        rows=1,  # a plan has no number of rows: it is an option of the run
     )
-    source, contract, row, _ = declared_run(schema_of(columns).empty_table(), of_table)
+    source, contract, row, _ = declared_run(schema_of(columns).empty_table(), of_table, pictures=True)
     if contract.generate.constraints:
         raise ContractError(f"{options.schema}: constraints: given; accepted in a federated run: none")
     if other := [name for name, plain in source.names.items() if name != plain]:
@@ -139,20 +155,18 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> MarginalsPlan:
             f"{options.schema}: columns.{other[0]}: the name of a column; accepted in a federated run: letters, "
             "digits, _ and -, a letter first, different without regard to case"
         )
+    named, schema = contract.model_copy(update={"dataset": options.dataset}), with_row(source.own_schema, row)
+    terms: dict[str, Any] = {name: getattr(options, name) for name in _TERMS} | {"participants": roster.names}
     try:
-        return MarginalsPlan.of(
-            contract.model_copy(update={"dataset": options.dataset}),
-            with_row(source.own_schema, row),
-            method=options.method,
-            participants=roster.names,
-            minimum=options.minimum,
-            colluders=options.colluders,
-            most_records=options.most_records,
-            silos=options.silos,
-        )
+        if options.method in PictureMomentsPlan.METHODS:
+            return PictureMomentsPlan.of(named, schema, **terms)
+        return MarginalsPlan.of(named, schema, method=options.method, **terms)
     except AccountingError as error:
         problem = str(error)
     raise AccountingError(_OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", problem))
+
+
+_TERMS = ("minimum", "colluders", "most_records", "silos")
 
 
 def _check(options: FederatedOptions) -> None:
@@ -169,11 +183,13 @@ def _check(options: FederatedOptions) -> None:
 
 @dataclass(frozen=True)
 class RoundShown:
-    """What one round counts.
+    """What one round sums.
 
     Attributes:
-        most_cells: of all its tables together; of later rounds an upper bound, as noisy counts decide on bins.
-        noise: standard deviation of a cell's noise, in records, with the fewest and with all participants.
+        tables: of counts, or vectors.
+        most_cells: numbers of all of them together; of later rounds an upper bound, as noisy sums decide on them.
+        noise: standard deviation of a number's noise, with the fewest and with all participants: in records, and of
+            sums of pictures in the most that one record adds.
     """
 
     purpose: str
@@ -182,22 +198,20 @@ class RoundShown:
     noise: tuple[float, float]
 
 
-def rounds_shown(plan: MarginalsPlan) -> list[RoundShown]:
-    """What each round counts."""
-    terms, found = plan.terms, []
-    for (purpose, tables), share, cells in zip(plan.rounds, terms.share_variances, plan.most_cells, strict=True):
-        fewest, most = (math.sqrt(number * share) / SCALE for number in (terms.minimum, len(terms.participants)))
-        found.append(RoundShown(_PURPOSES[purpose], tables, cells, (fewest, most)))
+def rounds_shown(plan: FederatedPlan) -> list[RoundShown]:
+    """What each round sums."""
+    found = []
+    for (name, tables), each in zip(plan.rounds, plan.sums, strict=True):
+        purpose = next(words for prefix, words in _PURPOSES.items() if name.startswith(prefix))
+        variances = (number * each.share_variance for number in (each.minimum, each.participants))
+        fewest, most = (math.sqrt(variance) / each.scale for variance in variances)
+        found.append(RoundShown(purpose, tables, each.length, (fewest, most)))
     return found
 
 
-def protections_of(plan: MarginalsPlan) -> tuple[Protection, ...]:
+def protections_of(plan: FederatedPlan) -> tuple[Protection, ...]:
     """The guarantee against each party (`federation.trust`)."""
-    tables = [number for _, number in plan.rounds]
-    sums: list[SumPlan] = [
-        plan.terms.sum_of(index, number, number, plan.guarantee.adjacency) for index, number in enumerate(tables)
-    ]
-    return protections("distributed", sums, plan.guarantee.delta)
+    return protections("distributed", plan.sums, plan.guarantee.delta)
 
 
 @dataclass(frozen=True)
@@ -216,7 +230,7 @@ class ProtectionInWords:
         return (upper_bound(self.epsilon), upper_bound(self.delta))
 
 
-def protections_in_words(plan: MarginalsPlan) -> list[ProtectionInWords]:
+def protections_in_words(plan: FederatedPlan) -> list[ProtectionInWords]:
     """A line for each party that sees something of a run. No participant protects records from itself."""
     terms = plan.terms
     honest = terms.minimum - terms.colluders
@@ -243,7 +257,7 @@ def protections_in_words(plan: MarginalsPlan) -> list[ProtectionInWords]:
     return found
 
 
-def units_in_words(plan: MarginalsPlan) -> list[str]:
+def units_in_words(plan: FederatedPlan) -> list[str]:
     """Whom the guarantee is about, and with how many records."""
     terms, unit = plan.terms, plan.guarantee.unit
     each = number_of(terms.max_contributions, "record")
@@ -267,13 +281,14 @@ def units_in_words(plan: MarginalsPlan) -> list[str]:
     return lines
 
 
-def plan_shown(plan: MarginalsPlan) -> dict[str, Any]:
+def plan_shown(plan: FederatedPlan) -> dict[str, Any]:
     """The plan for people and programs, as JSON values."""
     return {
         "digest": plan.digest,
         "dataset": plan.sealed.dataset,
         "method": plan.sealed.method,
-        "columns": list(plan.domain.reads),
+        "columns": list(plan.reads),
+        "pictures": None if plan.pictures is None else asdict(plan.pictures),
         "participants": plan.terms.participants,
         **{name: getattr(plan.terms, name) for name in _SHOWN},
         "rounds": [asdict(item) for item in rounds_shown(plan)],
@@ -286,8 +301,19 @@ def plan_shown(plan: MarginalsPlan) -> dict[str, Any]:
 _SHOWN = ("minimum", "colluders", "most_records", "max_contributions", "silos")
 
 
-def table_of_rounds(plan: MarginalsPlan) -> Iterator[tuple[str, str, str, str, str]]:
-    """A row for each round: number, what is counted, tables, most cells, noise."""
+def pictures_in_words(plan: FederatedPlan) -> list[str]:
+    """Which pictures a run reads; nothing where it reads none."""
+    layout = plan.pictures
+    if layout is None:
+        return []
+    height, width, channels = layout.form.shape
+    by = ", ".join(condition.column for condition in layout.conditions)
+    classes = f"; {layout.number} classes by {by}" if by else ""
+    return [f"Pictures in {layout.column}: {height} x {width} pixels, {number_of(channels, 'channel')}{classes}."]
+
+
+def table_of_rounds(plan: FederatedPlan) -> Iterator[tuple[str, str, str, str, str]]:
+    """A row for each round: number, what is summed, tables, most cells, noise."""
     terms = plan.terms
     for number, item in enumerate(rounds_shown(plan), start=1):
         low, high = map(rounded, item.noise)

@@ -23,8 +23,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.nodes import SIGNATURE_BYTES, START, Coordinator
+from dpsynth_platform.federation.nodes import START, Coordinator
+from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.federation.relays import RelayLink, listening
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.secure_sum import Link
@@ -33,7 +33,6 @@ from dpsynth_platform.foundation.permissions import private_directory, private_f
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.one_table.federated_keys import federation_key
-from dpsynth_platform.one_table.federated_plan import rounds_shown
 from dpsynth_platform.one_table.federated_statement import FederatedStatement, TookPart
 from dpsynth_platform.one_table.output import write_rows, write_statement
 from dpsynth_platform.one_table.paying import Interrupted
@@ -92,7 +91,7 @@ def coordinator_key(directory: Path) -> Ed25519PrivateKey:
 
 
 @contextmanager
-def relayed(place: Path, seconds: float, plan: MarginalsPlan, say: Callable[[str], None]) -> Iterator[Link]:
+def relayed(place: Path, seconds: float, plan: FederatedPlan, say: Callable[[str], None]) -> Iterator[Link]:
     """The link over a relay that connects to a socket at `place`.
 
     Args:
@@ -115,17 +114,11 @@ def relayed(place: Path, seconds: float, plan: MarginalsPlan, say: Callable[[str
             ) from None
         with relay:
             # It asks new nodes for their names first, and each of both may take the whole time.
-            yield RelayLink(relay, 2 * seconds + 30, _most_reply_bytes(plan))
-
-
-def _most_reply_bytes(plan: MarginalsPlan) -> int:
-    """Of a vector, or of shares for all others."""
-    cells = max(item.most_cells for item in rounds_shown(plan))
-    return 8 * cells + 256 * len(plan.terms.participants) + 256 + SIGNATURE_BYTES
+            yield RelayLink(relay, 2 * seconds + 30, plan.most_reply_bytes)
 
 
 def run_federated(
-    plan: MarginalsPlan,
+    plan: FederatedPlan,
     roster: Roster,
     key: Ed25519PrivateKey,
     link: AbstractContextManager[Link],
@@ -144,7 +137,7 @@ def run_federated(
         key: the coordinator's.
         link: entered when all else is ready.
         run: its name for all who take part, new for each run; None: a new one.
-        rows: how many; None: as many as the noisy counts show.
+        rows: how many; None: as many as the noisy counts show, where a column is counted.
 
     Raises:
         ConfigurationError: `out` has a finished run, or cannot be used; or the relay fails.
@@ -157,13 +150,17 @@ def run_federated(
         raise ContractError(f"--run {run!r}; accepted: up to 100 letters, digits, '_', '-' and '.', no sign first")
     if rows is not None and rows < 1:
         raise ContractError(f"--rows {rows}; accepted: 1 or more")
+    if rows is None and not plan.domain:
+        raise ContractError(
+            "--rows: missing, and the plan counts no column whose noisy counts would show a number; accepted: 1 or more"
+        )
     roster.of(plan.terms.participants)
     with private_files(), held(out) as place:
         return place.guarded(lambda: _synthesized(plan, roster, key, link, place, run, rows, progress))
 
 
 def _synthesized(
-    plan: MarginalsPlan,
+    plan: FederatedPlan,
     roster: Roster,
     key: Ed25519PrivateKey,
     link: AbstractContextManager[Link],
@@ -201,7 +198,7 @@ def _synthesized(
 
 
 def _took_part(
-    plan: MarginalsPlan,
+    plan: FederatedPlan,
     roster: Roster,
     key: Ed25519PrivateKey,
     link: _Following,
@@ -256,7 +253,7 @@ def _record(place: Place) -> Path:
     return place.restricted / "run.json"
 
 
-def _paid(plan: MarginalsPlan, place: Place) -> tuple[str, TookPart] | None:
+def _paid(plan: FederatedPlan, place: Place) -> tuple[str, TookPart] | None:
     """The run whose model is here, and who took part; None without one."""
     if not _record(place).exists():
         return None
@@ -268,7 +265,7 @@ def _paid(plan: MarginalsPlan, place: Place) -> tuple[str, TookPart] | None:
     return found["run"], TookPart(tuple(said["started"]), finished, tuple(said["dropped"]))
 
 
-def _names(plan: MarginalsPlan, drawing: Drawing) -> dict[str, str]:
+def _names(plan: FederatedPlan, drawing: Drawing) -> dict[str, str]:
     """The columns to write. Where each row is its own unit, the last one has ids of rows, which say nothing."""
     names = drawing.schema.names
     if plan.guarantee.unit == "example" and plan.sealed.release["treatments"].get(names[-1]) == "regenerated":

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dpsynth_platform.federation.marginals import MarginalsPlan
+from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.foundation.markdown import cell
 from dpsynth_platform.one_table.assumed import empty_in_words
 from dpsynth_platform.one_table.federated_plan import (
     ProtectionInWords,
+    pictures_in_words,
     plan_shown,
     protections_in_words,
     rounds_shown,
@@ -39,6 +40,15 @@ NOT_COVERED = (
     "what other participants have spent on a person who is in several places.",
     "Other knowledge of the data that influenced the declarations, the policies or the plan.",
 )
+NOT_COVERED_OF_PICTURES = (
+    "What pictures show: faces, plates and writing were not removed before they reached the sums, and each participant "
+    "has declared that acceptable. The guarantee, and nothing else, bounds what the table can tell of one unit. People "
+    "whom the pictures of several units show are no unit and have no guarantee of their own.",
+    "Rows without a readable picture of the declared form: each participant leaves them out, and its node does not "
+    "come up where hardly any row has one.",
+    "An audit and a review: no attack was run on the model, and no person looked at the pictures before they were "
+    "written.",
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class TookPart:
 
     Attributes:
         started: who started, and so has spent.
-        finished: of each round, whose counts are in its sum.
+        finished: of each round, whose numbers are in its sum.
         dropped: of each round, who left and why.
     """
 
@@ -58,7 +68,7 @@ class TookPart:
     def lines(self) -> list[str]:
         found = [f"Started, and has spent: {', '.join(self.started)}."]
         for number, names in enumerate(self.finished, start=1):
-            found.append(f"Round {number} has the counts of {len(names)}: {', '.join(sorted(names))}.")
+            found.append(f"Round {number} is the sum of {len(names)}: {', '.join(sorted(names))}.")
         for number, left in enumerate(self.dropped, start=1):
             found += [f"Round {number}: {name} dropped out ({why})." for name, why in sorted(left.items())]
         return found
@@ -73,7 +83,7 @@ class FederatedStatement:
         mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
     """
 
-    plan: MarginalsPlan
+    plan: FederatedPlan
     run: str
     took_part: TookPart
     rows: int
@@ -93,15 +103,22 @@ class FederatedStatement:
         return assumptions_of(self.plan)
 
     @property
+    def not_covered(self) -> list[str]:
+        return [*NOT_COVERED, *(() if self.plan.pictures is None else NOT_COVERED_OF_PICTURES)]
+
+    @property
     def covered(self) -> list[str]:
         sealed = self.plan.sealed
         rounds = rounds_shown(self.plan)
         filled, treatments = self.plan.domain.filled, ReleaseSchema.from_json(sealed.release).treatments
         empty = tuple(name for name, treatment in treatments.items() if treatment == "empty")
-        tables = number_of(sum(item.tables for item in rounds), "table")
+        vectors = sum(each.norm is not None for each in self.plan.sums)
+        tables = f"{number_of(sum(item.tables for item in rounds) - vectors, 'table')} of counts"
+        parts = [*([tables] if self.plan.domain else []), *([f"{vectors} vectors of pictures"] if vectors else [])]
         return [
-            f"Made by the method {sealed.method} for the dataset {sealed.dataset}: {tables} of counts in "
+            f"Made by the method {sealed.method} for the dataset {sealed.dataset}: {' and '.join(parts)} in "
             f"{number_of(len(rounds), 'round')}, each with Skellam noise; only sums of all who finished were opened.",
+            *pictures_in_words(self.plan),
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             f"This table: {number_of(self.rows, 'synthetic row')}.",
             *([filled_in_words(filled, self.plan.domain.nullable)] if filled else []),
@@ -118,7 +135,7 @@ class FederatedStatement:
             "took_part": asdict(self.took_part),
             "rows": self.rows,
             "covered": self.covered,
-            "not_covered": list(NOT_COVERED),
+            "not_covered": self.not_covered,
             "assumptions": [asdict(item) for item in self.assumptions],
             "accounting": asdict(result) | {"type": _METHODS[result.method]},
             "event": self.plan.sealed.event,
@@ -142,7 +159,7 @@ class FederatedStatement:
             *_protections_table(protections_in_words(self.plan)),
             *section("What it covers", self.covered),
             *missing_section(self.mostly_missing),
-            *section("What it does not cover", NOT_COVERED),
+            *section("What it does not cover", self.not_covered),
             *assumptions_section([asdict(item) for item in self.assumptions]),
             *section("Who took part", self.took_part.lines()),
             *section("Accounting", [f"Epsilon by {_METHODS[result.method]}, the smaller of proven bounds ({shown})."]),
@@ -157,7 +174,7 @@ class FederatedStatement:
         return "\n".join(["# Privacy statement", "", *lines]) + "\n"
 
 
-def assumptions_of(plan: MarginalsPlan) -> list[Assumption]:
+def assumptions_of(plan: FederatedPlan) -> list[Assumption]:
     """What the guarantee of a run rests on."""
     terms = plan.terms
     honest = terms.minimum - terms.colluders
@@ -182,7 +199,7 @@ def assumptions_of(plan: MarginalsPlan) -> list[Assumption]:
             "The cryptography of masks and signatures holds, now and as long as somebody keeps the messages.",
             "as declared",
             "X25519, HKDF-SHA256, AES-256 in counter mode, ChaCha20-Poly1305, Ed25519. Who breaks it sees each "
-            "participant's counts with that participant's share of the noise alone. For all who see nothing but the "
+            "participant's sums with that participant's share of the noise alone. For all who see nothing but the "
             "table, the guarantee does not rest on it.",
         ),
         Assumption(
@@ -193,7 +210,8 @@ def assumptions_of(plan: MarginalsPlan) -> list[Assumption]:
         Assumption(
             f"No unit has more than {bound} in the rows that a participant counts.",
             "as declared",
-            "Each participant bounds its own rows.",
+            "Each participant bounds its own rows"
+            + ("." if plan.pictures is None else ", and clips what the pictures of one unit add to a sum."),
         ),
         Assumption(
             f"No unit is in the rows of more than {number_of(terms.silos, 'participant')}, and has one owner id in "
@@ -205,13 +223,14 @@ def assumptions_of(plan: MarginalsPlan) -> list[Assumption]:
             "Domains, bins, bounds and numbers of participants are public.",
             "as declared",
             "All participants declare the same. Values outside are clamped or counted as missing. One participant's "
-            f"count of a cell is at most {terms.most_records} (most records); larger ones are clipped.",
+            f"count of a cell, or sum of pictures, is at most that of {terms.most_records} records (most records); "
+            "larger ones are clipped.",
         ),
         Assumption(
             "The run cost each honest participant what its plan says.",
             "as declared",
             "Each of these computes the cost anew from the sealed plan, and its ledger marks it as spent before the "
-            "first count.",
+            "first sum.",
         ),
     ]
 

@@ -4,8 +4,9 @@ What belongs here: preparing a table's rows and bounding them. What does not: ho
 keyed fingerprints, and stay in the work directory. Text is read only where a language model writes a column of it, and
 scrubbed by the line's own rules.
 
-Where each row is its own unit, bounding is the identity. Without a text, rows get no ids and are written once, for the
-mechanism. With one, each row gets a random id as its owner's: methods for texts sort records by owners.
+Where each row is its own unit, bounding is the identity. Without a text or pictures, rows get no ids and are written
+once, for the mechanism. With them, each row gets a random id as its owner's: methods for texts sort records by owners,
+and federated ones for pictures add up each owner's.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tu
             raise SourceError(f"{task.source.path}: the table was changed while it was read; run again")
 
     with in_options(task.given):
-        if task.row is not None and task.contract.text_column is None:
+        contract = task.contract
+        if task.row is not None and contract.text_column is None and contract.image_column is None:
             participants = _all_rows(task, work, progress, check_unchanged)
         else:
             participants = _owned_rows(task, vault, work, progress, check_unchanged)

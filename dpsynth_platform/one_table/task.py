@@ -17,7 +17,6 @@ from pydantic import Field
 from dpsynth_platform.contracts.answers import MOST_QUERIES, Queries, Query
 from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS, Part
 from dpsynth_platform.contracts.columns import IdentifierColumn, IgnoredColumn, TextColumn
-from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import (
     LANGUAGE_METHODS,
@@ -253,27 +252,33 @@ class Task:
         return [keyed_name(secret, "run", canonical_digest(content)) for content in contents]
 
 
-def task_of(table: Path | pa.Table, options: Options) -> Task:
+def task_of(table: Path | pa.Table, options: Options, *, pictures: bool = False) -> Task:
     """The run of these options. Reads no row, unless domains are assumed.
+
+    Args:
+        pictures: as in `read_declared`.
 
     Raises:
         ContractError: options or declarations are invalid, or a declaration is missing.
         SourceError: the table cannot be read, or has other columns or types than declared.
         AccountingError: no noise scale meets the guarantee.
     """
-    source, contract, row, missing = declared_run(table, options)
+    source, contract, row, missing = declared_run(table, options, pictures=pictures)
     with declaration.in_options({plain: given for given, plain in source.names.items()}):
         plan = plan_release(contract, with_row(source.own_schema, row), None)
     return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
 
 
-def declared_run(table: Path | pa.Table, options: Options) -> tuple[Source, DataContract, str | None, list[str]]:
+def declared_run(
+    table: Path | pa.Table, options: Options, *, pictures: bool = False
+) -> tuple[Source, DataContract, str | None, list[str]]:
     """Source, contract, name of the column of row ids, and columns of assumed domains: a run before it is planned.
 
     Loads no model. Raises as `task_of`, without `AccountingError`.
     """
     schema = Path(options.schema) if isinstance(options.schema, str) else options.schema
-    known = declaration.read_declared(schema or None, Path(options.constraints) if options.constraints else None)
+    constraints = Path(options.constraints) if options.constraints else None
+    known = declaration.read_declared(schema or None, constraints, pictures=pictures)
     _check_texts(options, known)
     _check_options(options)
     declared, queries = known.columns, _queries(options)
@@ -350,11 +355,12 @@ def _asked(
         rules = {} if known.scrub is None else {"scrub": known.scrub.model_dump(mode="json")}
         return {"generate": _written(options, options.text, source, known), **rules, **words}
     if not queries:
-        return {"generate": _generate(options, source, known.constraints)}
+        return {"generate": _generate(options, source, known)}
     return {"kind": "answers", "queries": {name: query.renamed(source.names) for name, query in queries.items()}}
 
 
-def _generate(options: Options, source: Source, constraints: Sequence[Constraint]) -> dict[str, Any]:
+def _generate(options: Options, source: Source, known: declaration.Declared) -> dict[str, Any]:
+    image = None if known.image is None else known.image.model_dump(mode="json", exclude_unset=True)
     target = None if options.target is None else source.names.get(options.target, options.target)
     return {
         "method": options.method,
@@ -364,9 +370,10 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
         "time_limit": options.time_limit,
         **({"network": UNREPEATED} if options.method in NETWORK_METHODS else {}),
         **({"language": UNREPEATED} if options.method in LANGUAGE_METHODS else {}),
+        **({} if image is None else {"image": image}),
         **({} if options.base_model is None else {"base_model": options.base_model}),
         **({} if options.tune is None else {"tune": _tune(options, options.tune, source)}),
-        "constraints": [constraint.renamed(source.names).model_dump() for constraint in constraints],
+        "constraints": [constraint.renamed(source.names).model_dump() for constraint in known.constraints],
     }
 
 

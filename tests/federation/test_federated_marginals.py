@@ -126,6 +126,18 @@ def test_few_columns_need_fewer_rounds():
     assert two.next_round([tables, tables]) is None
 
 
+def test_documents_and_sums_are_as_long_as_the_plan_says_at_most():
+    """Of all pairs, in cells of their own: as `mst` and `aim` ask for them, and whatever a server asks for."""
+    for plan in (plan_of(), plan_of("aim"), plan_of("independent")):
+        pairs, groups = [*itertools.combinations(range(4), 2)], [[*range(size)] for size in plan.domain.sizes]
+        for index, (stage, most) in enumerate(plan.rounds):
+            cliques = [(column,) for column in range(4)] if stage == "one-way" else pairs[:most]
+            asked = plan.round(index, cliques, groups)
+            assert len(json.dumps(asked.to_json(), separators=(",", ":"))) <= plan.most_document_bytes
+            if stage == "one-way":
+                assert asked.sum == plan.sums[index]
+
+
 def test_what_cannot_be_planned_is_refused():
     with pytest.raises(ContractError, match="'gem'"):
         plan_of("gem")
@@ -139,7 +151,7 @@ def test_what_cannot_be_planned_is_refused():
 def altered(plan, **changes):
     """The plan with other parameters, sealed anew, with the event that follows from them where there is one."""
     sealed = replace(plan.sealed, parameters=plan.sealed.parameters | changes)
-    with suppress(AccountingError, IndexError, TypeError):
+    with suppress(AccountingError, TypeError, ValueError):
         sealed = replace(sealed, event=event_to_json(MarginalsPlan(sealed).event))
     return sealed.to_json()
 

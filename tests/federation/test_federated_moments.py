@@ -25,10 +25,12 @@ from dpsynth_platform.federation.moments import (
     _to_json,
     batches_by_unit,
     lengths,
+    most_arrays,
     names_of,
 )
 from dpsynth_platform.federation.nodes import Coordinator, Node
 from dpsynth_platform.federation.participants import Participant, Policy
+from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.ledger import Ledger
@@ -215,7 +217,7 @@ def test_counted_columns_are_rounds_of_their_own_within_the_guarantee(plan):
     assert isinstance(plan.columns, MarginalsPlan) and plan.rounds[0] == ("one-way", 1)
     assert [name for name, _ in plan.rounds[1:]] == names_of(plan.moments)
     assert plan.columns.guarantee.epsilon < 0.5 and plan.reads == ["kind", "drawing"]
-    assert len(plan.rounds) == len(plan.most_cells) == len(plan.share_variances)
+    assert len(plan.rounds) == len(plan.sums)
     assert 0.8 * 2 < epsilon(plan.event, 1e-5).epsilon <= 2
 
 
@@ -351,7 +353,7 @@ def test_whatever_results_a_server_makes_up_a_person_moves_no_sum_further(plan):
                 with np.errstate(all="ignore"):
                     arrays = {
                         name: {part: (array * factor).astype(array.dtype) for part, array in parts.items()}
-                        for name, parts in _from_json(asked.results).items()
+                        for name, parts in _from_json(asked.results, most_arrays(plan.moments)).items()
                     }
                     wild = plan.round(asked.index, _to_json(arrays))
             except AccountingError:
@@ -401,6 +403,9 @@ def test_a_round_is_the_same_for_all_and_others_are_refused(plan):
         document | {"results": {name: {"sums": part | {"type": "|O"}}}},
         document | {"results": {name: {"sums": part | {"data": "!"}}}},
         document | {"results": {name: {"sums": part | {"shape": [10**12]}}}},
+        document | {"results": results | {name: {"sums": part | {"shape": [-1]}}}},
+        document | {"results": results | {name: {"sums": part | {"shape": [1, *part["shape"]]}}}},
+        document | {"results": results | {"another": results[name]}},
         document
         | {"results": results | {name: {"sums": part | {"type": "<f8", "data": "AAAAAAAA8H8=", "shape": [1]}}}},
         document | {"more": 1},
@@ -423,7 +428,7 @@ def test_a_participant_refuses_pictures_of_another_form_before_anything_costs(tm
             ({"methods": ["mst"]}, "methods: image_moments"),
             ({"columns": ["kind"]}, "columns: drawing"),
             ({"max_contributions": 3}, "max_contributions: 2"),
-            ({"most_cells": max(plan.most_cells) - 1}, "most_cells"),
+            ({"most_cells": max(each.length for each in plan.sums) - 1}, "most_cells"),
         )
     ):
         refusing = party(tmp_path / str(place), NAMES[0], table, **changes)
@@ -433,6 +438,19 @@ def test_a_participant_refuses_pictures_of_another_form_before_anything_costs(tm
     plain = replace(party(tmp_path / "plain", NAMES[0], table), pictures=None)
     with pytest.raises(ContractError, match="or not at all"):
         plain.reserve("run", text)
+
+
+def test_a_document_is_as_long_as_the_plan_says(plan):
+    """But for components, of which noise leaves fewer."""
+    documents = [json.dumps(asked.to_json()) for asked in rounds_of(plan, drawings(400))]
+    assert 0.9 * plan.most_document_bytes < max(map(len, documents)) <= plan.most_document_bytes
+
+
+def test_pictures_whose_documents_no_message_holds_are_refused_when_they_are_planned():
+    """Five networks have 4 x 96 x 32 (side / 4)^2 bytes each, in base64: 33 MB for sides of 80, and 84 MB for 128."""
+    assert pictures_plan(side=80).most_message_bytes < MOST_MESSAGE_BYTES
+    with pytest.raises(AccountingError, match=r"a message to a participant could have \d+ bytes .*smaller pictures"):
+        pictures_plan(side=128)
 
 
 # The model.
@@ -481,16 +499,18 @@ def test_a_run_over_signed_messages_with_noise(tmp_path, monkeypatch):
         name: Node(party(tmp_path, name, part, plan_contract=declared), KEYS[name])
         for name, part in zip(NAMES, divided(table), strict=True)
     }
-    lengths_of = []
+    asked, replied = [], []
 
     class Wires:
         def ask(self, requests):
-            lengths_of.extend(map(len, requests.values()))
-            return {name: nodes[name].answer(request) for name, request in requests.items()}
+            replies = {name: nodes[name].answer(request) for name, request in requests.items()}
+            asked.extend(map(len, requests.values()))
+            replied.extend(map(len, replies.values()))
+            return replies
 
     roster = Roster({name: KEYS[name].public_key() for name in NAMES})
     made = Coordinator(roster, COORDINATOR, Wires()).run("first", plan, tmp_path / "model")
     assert made.finished == (NAMES,) * len(plan.rounds)
     assert generator("image_moments").draw(tmp_path / "model", 5).table().num_rows == 5
     assert {entry.state for node in nodes.values() for entry in node.participant.ledger.entries()} == {"spent"}
-    assert max(lengths_of) < 2**20
+    assert max(asked) <= plan.most_message_bytes and max(replied) <= plan.most_reply_bytes

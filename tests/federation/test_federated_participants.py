@@ -24,7 +24,7 @@ from federated_cases import (
 )
 from seeded_stream import Counted
 
-from dpsynth_platform.federation import noise, participants
+from dpsynth_platform.federation import noise, participants, plans
 from dpsynth_platform.federation.coordinator import run_rounds
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.participants import load_policy
@@ -215,18 +215,34 @@ def test_a_vector_is_the_counts_with_a_share_of_noise_and_is_computed_once(tmp_p
 
 
 def test_a_plan_with_more_cells_than_the_policy_allows_is_refused_before_it_costs(tmp_path, plan, text):
-    party = participant(tmp_path, most_cells=max(plan.most_cells) - 1)
+    most = max(each.length for each in plan.sums)
+    party = participant(tmp_path, most_cells=most - 1)
     with pytest.raises(ContractError, match=r"most_cells: up to \d+ in a round; accepted: up to"):
         party.reserve("run", text)
     assert party.ledger.entries() == []
-    participant(tmp_path, most_cells=max(plan.most_cells)).reserve("run", text)
+    participant(tmp_path, most_cells=most).reserve("run", text)
+
+
+@pytest.mark.parametrize("what", ["message", "reply"])
+def test_a_plan_with_longer_messages_than_can_be_sent_is_refused_before_it_costs(tmp_path, monkeypatch, what):
+    plan = plan_of()
+    most, name = getattr(plan, f"most_{what}_bytes"), f"MOST_{what.upper()}_BYTES"
+    monkeypatch.setattr(plans, name, most - 1)
+    party = participant(tmp_path)
+    with pytest.raises(AccountingError, match=f"could have {most} bytes in a run of this plan; accepted: up to"):
+        party.reserve("run", plan.to_json())
+    with pytest.raises(AccountingError, match=f"could have {most} bytes"):
+        plan_of()
+    assert party.ledger.entries() == []
+    monkeypatch.setattr(plans, name, most)
+    party.reserve("run", plan.to_json())
 
 
 def test_noise_that_would_take_days_to_draw_is_refused_before_it_costs(tmp_path, monkeypatch):
     plan = plan_of("independent")
     large = replace(plan.sealed, parameters=plan.sealed.parameters | {"share_variances": [2.0**40]})
     large = replace(large, event=event_to_json(MarginalsPlan(large).event))
-    party, draws = participant(tmp_path), 2**14 * plan.most_cells[0]
+    party, draws = participant(tmp_path), 2**14 * plan.sums[0].length
     monkeypatch.setattr(participants, "MOST_DRAWN", draws)
     party.allowed(large.to_json())
     monkeypatch.setattr(participants, "MOST_DRAWN", draws - 1)

@@ -11,7 +11,8 @@ import pytest
 from federated_cases import COLUMNS, NAMES, plan_of, policy_document, rows
 from flower_cases import FLOWER, flower, wait_until
 
-from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES, Coordinator
+from dpsynth_platform.federation.nodes import Coordinator
+from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES
 from dpsynth_platform.federation.relays import RelayLink, listening
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.foundation.yaml_files import dump
@@ -74,7 +75,7 @@ def test_processes_at_four_participants_make_one_release_and_one_of_them_is_kill
             hub.settimeout(60)
             relay, _ = hub.accept()
             with relay:
-                link = Killing(RelayLink(relay, 120, MOST_PLAN_BYTES), processes["west"])
+                link = Killing(RelayLink(relay, 120, MOST_MESSAGE_BYTES), processes["west"])
                 made = Coordinator(Roster.from_texts(public), coordinator, link).run(
                     "first", plan_of("independent"), place / "model"
                 )

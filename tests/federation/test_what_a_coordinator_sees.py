@@ -16,7 +16,8 @@ from federated_cases import COORDINATOR, KEYS, NAMES, participant, plan_of, publ
 from relay_cases import wait_for
 
 from dpsynth_platform.federation import secure_sum
-from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES, Node
+from dpsynth_platform.federation.nodes import Node
+from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES
 from dpsynth_platform.federation.relays import serve
 from dpsynth_platform.federation.sums import SCALE
 
@@ -24,8 +25,7 @@ RUN = """
 import json, pathlib, socket, sys
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from dpsynth_platform.federation import coordinator
-from dpsynth_platform.federation.marginals import MarginalsPlan
+from dpsynth_platform.federation.marginals import MarginalsPlan, Round
 from dpsynth_platform.federation.nodes import Coordinator
 from dpsynth_platform.federation.rounds import Roster
 
@@ -45,8 +45,8 @@ place = pathlib.Path(sys.argv[1])
 given = json.loads((place / "given.json").read_text())
 plan = MarginalsPlan.from_json(given["plan"])
 key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(given["key"]))
-noisy = coordinator.Round.noisy
-coordinator.Round.noisy = lambda self, opened, finished: (kept.append(opened), noisy(self, opened, finished))[1]
+noisy = Round.noisy
+Round.noisy = lambda self, opened, finished: (kept.append(opened), noisy(self, opened, finished))[1]
 Coordinator(Roster.from_texts(given["roster"]), key, Sockets()).run("run", plan, place / "model")
 print(json.dumps([total.tolist() for total in kept]), flush=True)
 sys.stdin.readline()
@@ -66,7 +66,7 @@ def answering(place, nodes):
     threads = [
         threading.Thread(
             target=serve,
-            args=(place / f"{name}.sock", name, node.answer, MOST_PLAN_BYTES, lambda: not stop.is_set(), print),
+            args=(place / f"{name}.sock", name, node.answer, MOST_MESSAGE_BYTES, lambda: not stop.is_set(), print),
         )
         for name, node in nodes.items()
     ]

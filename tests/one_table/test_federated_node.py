@@ -66,14 +66,15 @@ class Sockets:
 
 
 @contextmanager
-def up(place, **policies):
+def up(place, table=None, schema=SCHEMA_FILE, owners="person", **policies):
     """Nodes of all participants, each in a thread; their lines by name."""
-    table, lines, stop, threads = rows(2_000), {name: [] for name in NAMES}, threading.Event(), []
+    table = rows(2_000) if table is None else table
+    lines, stop, threads = {name: [] for name in NAMES}, threading.Event(), []
     for index, name in enumerate(NAMES):
         path, declared = place / f"{name}.parquet", policy(place, name, **policies.get(name, {}))
         pq.write_table(table.take(np.arange(index, table.num_rows, len(NAMES))), path)
-        given = {"owners": "person", "report": lines[name].append, "goes_on": lambda: not stop.is_set()}
-        thread = threading.Thread(target=node_up, args=(place / name, path, declared, SCHEMA_FILE), kwargs=given)
+        given = {"owners": owners, "report": lines[name].append, "goes_on": lambda: not stop.is_set()}
+        thread = threading.Thread(target=node_up, args=(place / name, path, declared, schema), kwargs=given)
         thread.start()
         threads.append(thread)
         wait_for(place / name / "node.sock", thread)  # one after the other, as processes of their own would be

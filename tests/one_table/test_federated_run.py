@@ -111,7 +111,7 @@ def test_a_run_makes_a_table_with_a_statement(tmp_path):
         "are not kept as such: not declared as nullable",
         "So at least 2 participants of those that finish",
         "Started, and has spent: east, north, south, west.",
-        "Round 3 has the counts of 4",
+        "Round 3 is the sum of 4",
         "ledger entries are at the participants",
     ):
         assert words in said
@@ -125,7 +125,7 @@ def test_a_run_makes_a_table_with_a_statement(tmp_path):
 def test_no_reply_is_longer_than_a_relay_may_bring(tmp_path):
     plan, wires = plan_of("mst"), Wires(nodes_of(tmp_path))
     run_federated(plan, ROSTER, COORDINATOR, nullcontext(wires), tmp_path / "out")
-    assert max(len(reply) for _, _, reply in wires.heard) <= coordinating._most_reply_bytes(plan)
+    assert max(len(reply) for _, _, reply in wires.heard) <= plan.most_reply_bytes
 
 
 def test_a_finished_run_is_not_replaced(tmp_path):
@@ -146,7 +146,7 @@ def test_who_drops_out_is_in_the_statement(tmp_path):
 
     made = run_with(nodes_of(tmp_path), tmp_path / "out", plan_of("mst"), change)
     said = made.statement.read_text()
-    assert "Round 3 has the counts of 3: east, north, south." in said and ": west dropped out (" in said
+    assert "Round 3 is the sum of 3: east, north, south." in said and ": west dropped out (" in said
 
 
 def test_a_paid_model_is_drawn_from_when_writing_failed(tmp_path, monkeypatch):

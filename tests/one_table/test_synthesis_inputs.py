@@ -103,9 +103,9 @@ def test_pictures_are_refused_and_the_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
         task_of(tmp_path / "t.parquet", given)
     assert str(caught.value) == (
-        "schema: columns.face: type image, but pictures are made by the line only, which scrubs, audits and shows them "
-        "to a reviewer; accepted: ignore: true, which leaves the column out; or a contract (dpsynth contract init) and "
-        "dpsynth run"
+        "schema: columns.face: type image, but pictures of one table are made by the line only, which scrubs, audits "
+        "and shows them to a reviewer; accepted: ignore: true, which leaves the column out; or a contract (dpsynth "
+        "contract init) and dpsynth run"
     )
     task_of(tmp_path / "t.parquet", replace(given, schema={"columns": columns | {"face": {"ignore": True}}}))
 

@@ -6,6 +6,7 @@ What belongs here: the order of measurement: moments, styles of drawing, classif
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,10 @@ def _classified(
             if not drawn:
                 drawn.append(before.features(model.pool(min(DRAWN, HESSIAN_DRAWN), generator)[0]))
             records = float(model.class_counts.sum())
-            return before.stepped(gradient, drawn[0], records, results.deviation(name)).arrays()
+            return {"head": before.stepped(gradient, drawn[0], records, results.deviation(name)).head}
 
-        classifier = PictureClassifier.from_arrays(results.kept(f"after-{name}", stepped))
+        # Steps leave the features as they are. Directories of earlier versions have them here once more.
+        classifier = replace(classifier, head=results.kept(f"after-{name}", stepped)["head"])
 
     def labels() -> dict[str, npt.NDArray[Any]]:
         return {"labels": model.with_classifier(classifier, generator).labels}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.foundation.pixels import Pixels
+from dpsynth_platform.foundation.pixels import ImageForm, Pixels
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.images.exact_sums import ROUNDING, UNIT, Batch, Sums, Whole, norms
 from dpsynth_platform.synth.images.moments_fitting import Floats
@@ -166,6 +166,17 @@ class PictureClassifier:
         return cls({name: array for name, array in arrays.items() if name != "head"}, arrays["head"])
 
 
+def weight_shapes(form: ImageForm) -> dict[str, tuple[int, ...]]:
+    """The shape of each array in `PictureClassifier.weights`, for pictures of a form."""
+    first, second = CHANNELS
+    flat = second * -(-form.height // 4) * -(-form.width // 4)
+    kernels = {"first": (first, form.channels, 5, 5), "second": (second, first, 3, 3), "dense": (FEATURES, flat)}
+    found: dict[str, tuple[int, ...]] = {}
+    for name, kernel in kernels.items():
+        found |= {f"{name}.kernel": kernel, f"{name}.bias": kernel[:1], f"{name}.scale": kernel[:1]}
+    return found
+
+
 def _row_squares(rows: Floats) -> Floats:
     """Sums of squares, column by column, so that each is computed alike in every batch."""
     total = np.zeros((len(rows), 1))
@@ -193,11 +204,10 @@ def trained(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator.integers(2**62)))
-        _, height, width, channels = pixels.shape
-        first, second = CHANNELS
-        flat = second * -(-height // 4) * -(-width // 4)
+        form = ImageForm(*pixels.shape[1:])
+        (first, second), (_, flat) = CHANNELS, weight_shapes(form)["dense.kernel"]
         network = nn.Sequential(
-            nn.Conv2d(channels, first, 5, stride=2, padding=2),
+            nn.Conv2d(form.channels, first, 5, stride=2, padding=2),
             nn.ReLU(),
             nn.Conv2d(first, second, 3, stride=2, padding=1),
             nn.ReLU(),

@@ -1,0 +1,223 @@
+"""Federated runs over pictures: plans by the command, nodes with files of pictures at real sockets, and the table."""
+
+import io
+import json
+from contextlib import nullcontext
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from federated_cases import NAMES
+from PIL import Image
+from seeded_stream import Counted
+from test_federated_node import Sockets, place, policy, public, up  # noqa: F401  (place is a fixture)
+from typer.testing import CliRunner
+
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.federation import noise
+from dpsynth_platform.federation.moments import PictureMomentsPlan
+from dpsynth_platform.federation.rounds import Roster
+from dpsynth_platform.foundation.errors import ContractError, LedgerError, SourceError
+from dpsynth_platform.one_table.federated_keys import federation_key
+from dpsynth_platform.one_table.federated_node import Approvals, node_status, node_up
+from dpsynth_platform.one_table.federated_plan import read_plan
+from dpsynth_platform.one_table.federated_run import run_federated
+from dpsynth_platform.sources.pictures import encoded
+from dpsynth_platform.synth.images import moments_measuring
+
+SIDE = 4
+KINDS = ["dark", "light"]
+COLUMNS = {
+    "kind": {"type": "categorical", "values": KINDS},
+    "drawing": {
+        "type": "image",
+        "size": [SIDE, SIDE],
+        "channels": 1,
+        "accept_unscrubbed": "the drawings are made up for tests",
+    },
+}
+ALONE = {"drawing": COLUMNS["drawing"]}
+OWNED = {"--owners": "person", "--contributions": "2"}
+PICTURED = {"dataset": "drawings", "methods": ["image_moments"], "columns": ["kind", "drawing"], "max_contributions": 2}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, capfd):
+    """Few drawn pictures, so that networks are learned in moments; and noise by a seeded stream."""
+    command.captured = capfd
+    monkeypatch.setattr(moments_measuring, "DRAWN", 48)
+    monkeypatch.setattr(moments_measuring, "FEW_DRAWN", 24)
+    monkeypatch.setattr("dpsynth_platform.synth.images.moments_model.TRIED", 8)
+    stream = Counted()
+    monkeypatch.setattr(noise, "SecureStream", lambda: stream)
+
+
+def drawings(people, *, damaged=0):
+    """One to three pictures of each person as PNG files, of which some are none; dark or light."""
+    rng = np.random.default_rng(0)
+    owners = [f"{person:04d}" for person in range(people) for _ in range(1 + person % 3)]
+    kinds = rng.integers(0, 2, len(owners))
+    grey = np.clip(60 + 130 * kinds[:, None, None, None] + rng.normal(0, 20, (len(owners), SIDE, SIDE, 1)), 0, 255)
+    files = [encoded(picture, "png") for picture in np.rint(grey).astype(np.uint8)]
+    files[:damaged] = [b"none"] * damaged
+    return pa.table(
+        {"person": owners, "kind": [KINDS[kind] for kind in kinds], "drawing": pa.array(files, pa.binary())}
+    )
+
+
+def command(*arguments):
+    done = CliRunner().invoke(app, ["federate", *map(str, arguments)])
+    return done.exit_code, " ".join((done.output + "".join(command.captured.readouterr())).split())
+
+
+def planned(place, columns, *more, name="plan.json", **changes):  # noqa: F811
+    """Status and output of the command that makes a plan; a changed option that is None is left out."""
+    (place / "columns.yaml").write_text(yaml.safe_dump({"columns": columns}, sort_keys=False))
+    (place / "keys.yaml").write_text(yaml.safe_dump({"participants": {each: public(place / each) for each in NAMES}}))
+    options = {
+        "--schema": place / "columns.yaml",
+        "--participants": place / "keys.yaml",
+        "--dataset": "drawings",
+        "--epsilon": 2,
+        "--delta": 1e-5,
+        "--expected-units": 400,
+        "--minimum": 3,
+        "--most-records": 10_000,
+        "--method": "image_moments",
+        "--out": place / name,
+        **OWNED,
+    } | {f"--{key}": value for key, value in changes.items()}
+    given = [word for key, value in options.items() if value is not None for word in (key, value)]
+    return command("plan", *given, *more)
+
+
+def run(place, plan, **options):  # noqa: F811
+    roster = Roster.from_texts({name: public(place / name) for name in NAMES})
+    link = nullcontext(Sockets(place))
+    return run_federated(plan, roster, federation_key(place / "coordinator"), link, place / "out", **options)
+
+
+def by_all(**changes):
+    return dict.fromkeys(NAMES, PICTURED | changes)
+
+
+def test_a_plan_of_pictures_in_words_and_for_programs(place):  # noqa: F811
+    status, said = planned(place, COLUMNS)
+    assert status == 0, said
+    for words in (
+        "Pictures in drawing: 4 x 4 pixels, 1 channel; 2 classes by kind.",
+        "the covariance of the pictures",
+        "pictures that a classifier is right for",
+        "a gradient of a classifier",
+        "of which each participant uses at most 2 records",
+    ):
+        assert words in said
+    plan = read_plan(place / "plan.json")
+    assert isinstance(plan, PictureMomentsPlan) and plan.reads == ["kind", "drawing"]
+    status, said = planned(place, COLUMNS, "--json", name="other.json")
+    shown = json.loads(said)
+    assert status == 0 and shown["digest"] == plan.digest and len(shown["rounds"]) == len(plan.rounds)
+    assert shown["pictures"]["column"] == "drawing" and shown["columns"] == ["kind", "drawing"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes", "words"),
+    [
+        (COLUMNS, {"method": "mst"}, "columns.drawing: type image, but --method 'mst' makes no pictures"),
+        ({"kind": COLUMNS["kind"]}, {}, "image.column: missing"),
+        (COLUMNS | {"other": COLUMNS["drawing"]}, {}, "image.column: missing; accepted: one of drawing, other"),
+        (COLUMNS | {"drawing": COLUMNS["drawing"] | {"size": [128, 128]}}, {}, "a message to a participant could have"),
+    ],
+)
+def test_what_no_federated_plan_of_pictures_has(place, columns, changes, words):  # noqa: F811
+    status, said = planned(place, columns, **changes)
+    assert status == 1 and words in said and not (place / "plan.json").exists()
+
+
+def test_settings_of_pictures_are_those_of_a_contract(place):  # noqa: F811
+    columns = COLUMNS | {"size": {"type": "categorical", "values": ["small", "large"]}}
+    assert "generate.image.given: missing" in planned(place, columns)[1]
+    document = {"columns": columns, "image": {"given": ["size"], "columns_share": 0.5}}
+    declared = place / "declared.yaml"
+    declared.write_text(yaml.safe_dump(document, sort_keys=False))
+    status, said = planned(place, columns, schema=declared)
+    assert status == 0 and "2 classes by size" in said
+    assert read_plan(place / "plan.json").columns.guarantee.epsilon == 1.0
+    declared.write_text(yaml.safe_dump(document | {"image": {"diffusion": {}}}))
+    assert planned(place, columns, schema=declared)[0] == 1
+
+
+def test_a_run_over_sockets_makes_a_table_with_pictures_and_its_statement(place):  # noqa: F811
+    planned(place, COLUMNS)
+    plan, person = read_plan(place / "plan.json"), {"approval": "person"}
+    policies = by_all() | {"north": PICTURED | person}
+    with up(place, drawings(200, damaged=3), {"columns": COLUMNS}, **policies) as lines:
+        Approvals(place / "north").approve(_kept(place, plan), "a reviewer")
+        made = run(place, plan, rows=40)
+    table = pq.read_table(made.synthetic)
+    assert table.num_rows == made.rows == 40 and table.column_names == ["kind", "drawing", "person"]
+    assert set(table["kind"].to_pylist()) <= set(KINDS)
+    pictures = [Image.open(io.BytesIO(picture)) for picture in table["drawing"].to_pylist()]
+    assert {(picture.format, picture.size, picture.mode) for picture in pictures} == {("PNG", (SIDE, SIDE), "L")}
+    assert [run["state"] for name in NAMES for run in node_status(place / name).to_json()["runs"]] == ["spent"] * 4
+    assert any(f"round {len(plan.rounds)} of {len(plan.rounds)}" in line for line in lines["east"])
+    said = made.statement.read_text()
+    for words in (
+        "Made by the method image_moments for the dataset drawings: 1 table of counts and",
+        "vectors of pictures in",
+        "Pictures in drawing: 4 x 4 pixels",
+        "faces, plates and writing were not removed",
+        "no person looked at the pictures",
+        "clips what the pictures of one unit add to a sum",
+        f"Round {len(plan.rounds)} is the sum of 4",
+    ):
+        assert words in said
+    document = json.loads((place / "out/statement.json").read_text())
+    assert document["plan"]["digest"] == plan.digest and document["guarantee"]["epsilon"] <= 2
+
+
+def _kept(place, plan):  # noqa: F811
+    """The plan as north has it when it was proposed first."""
+    approvals = Approvals(place / "north")
+    with pytest.raises(Exception, match="waits for a person"):
+        approvals.check("before", plan)
+    return approvals.find(plan.digest[:12])
+
+
+def test_pictures_alone_need_a_number_of_rows_before_anything_is_asked(place):  # noqa: F811
+    """Each row is a unit."""
+    assert planned(place, ALONE, owners=None, contributions=None)[0] == 0
+    plan = read_plan(place / "plan.json")
+    family = {"family": "guests", "unit": "example", "namespace": "person", "mode": "family"}
+    family |= {"cap": {"epsilon": 5.0, "delta": 1e-4}}
+    table = drawings(120).select(["drawing"])
+    with up(place, table, {"columns": ALONE}, None, **by_all(family=family, columns=["drawing"], max_contributions=1)):
+        with pytest.raises(ContractError, match="--rows: missing, and the plan counts no column"):
+            run(place, plan)
+        assert all(node_status(place / name).entries == [] for name in NAMES)
+        made = run(place, plan, rows=5)
+    assert pq.read_table(made.synthetic).column_names == ["drawing"] and made.rows == 5
+    said = made.statement.read_text()
+    assert "One record is protected." in said and "counts and" not in said
+
+
+def test_pictures_that_are_declared_otherwise_at_a_node_are_refused_before_they_cost(place):  # noqa: F811
+    assert planned(place, COLUMNS | {"drawing": COLUMNS["drawing"] | {"size": [5, 5]}})[0] == 0
+    with (
+        up(place, drawings(40), {"columns": COLUMNS}, **by_all()) as lines,
+        pytest.raises(LedgerError, match="0 participants have reserved"),
+    ):
+        run(place, read_plan(place / "plan.json"), rows=5)
+    assert all("drawing is declared with another form" in " ".join(said) for said in lines.values())
+    assert all(node_status(place / name).entries == [] for name in NAMES)
+
+
+def test_a_node_without_readable_pictures_does_not_come_up(place):  # noqa: F811
+    table = drawings(200)
+    path = place / "none.parquet"
+    pq.write_table(table.set_column(2, "drawing", pa.array([b"none"] * table.num_rows, pa.binary())), path)
+    given = {"owners": "person", "report": print, "goes_on": lambda: False}
+    with pytest.raises(SourceError, match="hardly any, of its values is a picture of the declared form"):
+        node_up(place / "north", path, policy(place, "north", **PICTURED), {"columns": COLUMNS}, **given)

@@ -19,8 +19,10 @@ import pyarrow as pa
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.plans import FederatedPlan, Measuring, Round, Terms
+from dpsynth_platform.federation.sums import SumPlan
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.images.layout import ImageLayout
@@ -74,8 +76,13 @@ class ColumnsFirst(FederatedPlan):
 
     @property
     @abstractmethod
-    def own_cells(self) -> list[int]:
-        """`most_cells` of the other rounds."""
+    def own_sums(self) -> tuple[SumPlan, ...]:
+        """`sums` of the other rounds."""
+
+    @property
+    @abstractmethod
+    def own_document_bytes(self) -> int:
+        """`most_document_bytes` of the other rounds."""
 
     @abstractmethod
     def own_round(self, document: Mapping[str, Any]) -> Round:
@@ -98,13 +105,17 @@ class ColumnsFirst(FederatedPlan):
     def rounds(self) -> tuple[tuple[str, int], ...]:
         return (*(() if self.columns is None else self.columns.rounds), *self.own_rounds)
 
-    @property
-    def share_variances(self) -> Sequence[float]:
-        return [*([] if self.columns is None else self.columns.share_variances), *self.terms.share_variances]
+    @cached_property
+    def sums(self) -> tuple[SumPlan, ...]:
+        return (*(() if self.columns is None else self.columns.sums), *self.own_sums)
 
     @property
-    def most_cells(self) -> list[int]:
-        return [*([] if self.columns is None else self.columns.most_cells), *self.own_cells]
+    def most_document_bytes(self) -> int:
+        return max(0 if self.columns is None else self.columns.most_document_bytes, self.own_document_bytes)
+
+    @property
+    def event(self) -> DpEvent:
+        return counted.together(self.counted, *(each.event for each in self.own_sums))
 
     def _fits(self) -> bool:
         columns = self.columns

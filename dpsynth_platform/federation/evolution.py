@@ -51,7 +51,7 @@ from dp_accounting import dp_event
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.text_generation import MOST_POPULATION
 from dpsynth_platform.federation.columns_first import ColumnsFirst, counted_first
-from dpsynth_platform.federation.plans import MOST_DOCUMENT_BYTES, Measuring, Round, Terms, least_noise
+from dpsynth_platform.federation.plans import Measuring, Round, Terms, least_noise
 from dpsynth_platform.federation.sums import SumPlan, Whole
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
@@ -157,10 +157,10 @@ class TextEvolutionPlan(ColumnsFirst):
             most_records: bounds each participant's votes for a candidate; see `Terms`.
 
         Raises:
-            ContractError: no texts evolve, columns whose values are to be learned, weighted rows, a choice among texts
-                by further votes, or more candidates than a message holds.
+            ContractError: no texts evolve, columns whose values are to be learned, weighted rows, or a choice among
+                texts by further votes.
             ConfigurationError: this machine lacks what writes the texts, or the sentence encoder.
-            AccountingError: a value is impossible, or no noise meets the guarantee.
+            AccountingError: a value is impossible, no noise meets the guarantee, or messages would be too long.
         """
         target, text = Guarantee.target(contract), contract.generate.text
         if text is None or text.evolution is None or text.resample is not None or target.weighting != "rows":
@@ -189,21 +189,18 @@ class TextEvolutionPlan(ColumnsFirst):
             contract, lambda base: EvolutionParameters.with_noise(contract, base, expected, columns)
         )
 
-        def made(sigma: float) -> tuple[VoteTerms, DpEvent]:
+        def terms_with(sigma: float) -> tuple[VoteTerms, DpEvent]:
             terms = replace(bare, share_variances=[bare.share_of((sigma * PARTS) ** 2)] * rounds)
-            return terms, _event(central, terms, guarantee.adjacency)
+            sums = _sums(central, terms, guarantee.adjacency)
+            return terms, counted.together(columns, *(each.event for each in sums))
 
-        terms, event = least_noise(made, start, guarantee)
+        terms, event = least_noise(terms_with, start, guarantee)
         sigma = math.sqrt(len(terms.participants) * terms.share_variances[0]) / PARTS
         parameters = replace(central, sigma=sigma, federated=asdict(terms))
-        if (longest := most_bytes(parameters, terms)) > MOST_DOCUMENT_BYTES:
-            raise ContractError(
-                f"{contract.dataset}: generate.text.evolution: {most_candidates(parameters)} candidates of a round, up "
-                f"to {longest} bytes; accepted in a federated run: up to {MOST_DOCUMENT_BYTES}, by a smaller "
-                "population or fewer variations"
-            )
         inputs = PlanInputs(contract, schema, guarantee)
-        return cls(SealedPlan.of(cls.METHODS[0], inputs, parameters.parts(inputs, event)))
+        found = cls(SealedPlan.of(cls.METHODS[0], inputs, parameters.parts(inputs, event)))
+        found.check_lengths()
+        return found
 
     @cached_property
     def parameters(self) -> EvolutionParameters:
@@ -231,13 +228,13 @@ class TextEvolutionPlan(ColumnsFirst):
     def own_rounds(self) -> tuple[tuple[str, int], ...]:
         return (("votes", 1),) * self.parameters.rounds.rounds
 
-    @property
-    def own_cells(self) -> list[int]:
-        return [most_candidates(self.parameters)] * self.parameters.rounds.rounds
+    @cached_property
+    def own_sums(self) -> tuple[SumPlan, ...]:
+        return _sums(self.parameters, self.terms, self.guarantee.adjacency)
 
     @property
-    def event(self) -> DpEvent:
-        return _event(self.parameters, self.terms, self.guarantee.adjacency)
+    def own_document_bytes(self) -> int:
+        return most_bytes(self.parameters, self.terms)
 
     def _fits(self) -> bool:
         parameters, terms, rounds = self.parameters, self.terms, self.parameters.rounds
@@ -245,7 +242,7 @@ class TextEvolutionPlan(ColumnsFirst):
         return (
             all(isinstance(name, str) for name in (*self.reads, terms.encoder))
             and type(rounds.rounds) is int
-            and 1 <= rounds.rounds == len(terms.share_variances) <= MOST_ROUNDS
+            and 1 <= rounds.rounds <= MOST_ROUNDS
             and type(rounds.variations) is int
             and 1 <= rounds.variations <= MOST_VARIATIONS
             and type(parameters.population) is int
@@ -256,7 +253,6 @@ class TextEvolutionPlan(ColumnsFirst):
             and type(terms.features) is int
             and terms.features >= 1
             and RECORD_PARTS % terms.parts == 0
-            and most_bytes(parameters, terms) <= MOST_DOCUMENT_BYTES
             and super()._fits()
         )
 
@@ -437,10 +433,11 @@ def most_bytes(parameters: EvolutionParameters, terms: VoteTerms) -> int:
     return 200 + labels * label + numbers + _coded_length(candidates, terms.features)
 
 
-def _event(parameters: EvolutionParameters, terms: VoteTerms, adjacency: str) -> DpEvent:
+def _sums(parameters: EvolutionParameters, terms: VoteTerms, adjacency: str) -> tuple[SumPlan, ...]:
+    if len(terms.share_variances) != parameters.rounds.rounds:
+        raise ValueError("shares of noise of another number of rounds")
     candidates = most_candidates(parameters)
-    sums = (terms.votes(index, candidates, adjacency) for index in range(parameters.rounds.rounds))
-    return counted.together(parameters.columns, *(each.event for each in sums))
+    return tuple(terms.votes(index, candidates, adjacency) for index in range(parameters.rounds.rounds))
 
 
 def _device() -> str:

@@ -51,8 +51,6 @@ ENVELOPE_BYTES = 2**11
 """Of a message at most, without what is counted below: its kind, the run's name of 100 letters, the signature."""
 MOST_STEPS = 700
 """Of the search for noise, each by a thousandth: twice the start, where only Renyi bounds are known."""
-MOST_DOCUMENT_BYTES = 2**26 - 2**20
-"""Of a round's document as a line of JSON: what a message holds (`nodes.MOST_PLAN_BYTES`), less what comes with it."""
 T = TypeVar("T")
 
 
@@ -283,7 +281,7 @@ class FederatedPlan(ABC):
             if most > accepted:
                 raise AccountingError(
                     f"{what} could have {most} bytes in a run of this plan; accepted: up to {accepted}; declare fewer "
-                    "values, smaller pictures or fewer classes of them, or take fewer participants"
+                    "values, smaller pictures or fewer classes of them, or fewer candidates, or take fewer participants"
                 )
 
     def check(self) -> None:

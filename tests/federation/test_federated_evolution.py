@@ -24,9 +24,8 @@ from dpsynth_platform.federation.coordinator import run_rounds
 from dpsynth_platform.federation.evolution import PARTS, TextEvolutionPlan, most_bytes, most_candidates
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.mechanisms import plan_of
-from dpsynth_platform.federation.nodes import MOST_PLAN_BYTES, Coordinator, Node
+from dpsynth_platform.federation.nodes import Coordinator, Node
 from dpsynth_platform.federation.participants import Participant, Policy
-from dpsynth_platform.federation.plans import MOST_DOCUMENT_BYTES
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.foundation.errors import (
     AccountingError,
@@ -251,7 +250,7 @@ def test_counted_columns_are_rounds_of_their_own_within_the_guarantee(plan):
     assert isinstance(plan.columns, MarginalsPlan)
     assert [name for name, _ in plan.rounds] == ["one-way", "votes", "votes", "votes"]
     assert plan.columns.guarantee.epsilon < 0.5 and plan.reads == ["kind", "body"]
-    assert len(plan.rounds) == len(plan.most_cells) == len(plan.share_variances)
+    assert len(plan.rounds) == len(plan.sums)
     assert 0.99 * 2 < epsilon(plan.event, 1e-5).epsilon <= 2
 
 
@@ -263,8 +262,7 @@ def test_the_population_follows_the_noise_of_all_participants(public):
 
 
 def test_the_sums_of_a_plan_cannot_overflow(public, plan):
-    most = plan.most_cells[-1]
-    assert plan.terms.votes(0, most, "add-or-remove").modulus_bits <= 62
+    assert max(each.modulus_bits for each in plan.sums) <= 62
     with pytest.raises(AccountingError, match="bits"):
         plan_for(public, terms={"most_records": 2**51})
     with pytest.raises(AccountingError, match="fixed-graph"):
@@ -294,12 +292,14 @@ def test_a_plan_is_read_back_by_its_method_and_checked(plan):
         {"max_contributions": 1},
         {"share_variances": []},
         {"features": 0},
-        {"features": 10**7},
         {"encoder": 7},
         {"more": 1},
     ):
         with pytest.raises(AccountingError, match="damaged"):
             plan_of(altered(plan, changes).to_json())
+    long = altered(plan, {"features": 10**7})
+    with pytest.raises(AccountingError, match="a message to a participant could have"):
+        plan_of(long.to_json())
     for key, wrong in (
         ("population", 0),
         ("population", 2.5),
@@ -319,7 +319,7 @@ def test_a_plan_is_read_back_by_its_method_and_checked(plan):
 def test_what_a_federated_run_does_not_have_is_refused_with_a_plan(public):
     with pytest.raises(ContractError, match="without resample"):
         plan_for(public, text={"resample": {"clusters": 3, "noise": 2.0, "pool": 2.0}})
-    with pytest.raises(ContractError, match=r"accepted in a federated run: up to \d+, by a smaller population"):
+    with pytest.raises(AccountingError, match=r"a message to a participant could .* fewer candidates"):
         plan_for(public, population=100_000, variations=50)
 
 
@@ -493,7 +493,7 @@ def test_a_document_is_no_longer_than_its_plan_says(plan, public):
         groups = [len(labels) - 1] * most
         line = json.dumps(document_of(plan, np.ones((most, len(LETTERS))), groups, labels, 100))
         assert len(line) <= most_bytes(parameters, plan.terms) <= 1.2 * len(line) + 300
-    assert MOST_DOCUMENT_BYTES + 2**20 <= MOST_PLAN_BYTES
+    assert plan.most_document_bytes == most_bytes(plan.parameters, plan.terms) < plan.most_message_bytes
     assert declared.generate.text.evolution.population == 6
 
 
@@ -505,7 +505,7 @@ def test_a_participant_refuses_what_it_does_not_declare_before_anything_costs(tm
             ({"methods": ["mst"]}, "methods: aug_pe"),
             ({"columns": ["kind"]}, "columns: body"),
             ({"max_contributions": 3}, "max_contributions: 2"),
-            ({"most_cells": max(plan.most_cells) - 1}, "most_cells"),
+            ({"most_cells": max(each.length for each in plan.sums) - 1}, "most_cells"),
         )
     ):
         refusing = party(tmp_path / str(place), NAMES[0], table, declared, **changes)
@@ -586,7 +586,7 @@ def test_frequent_subjects_survive_a_run_over_signed_messages(seeded, public, tm
     roster = Roster({name: KEYS[name].public_key() for name in NAMES})
     made = Coordinator(roster, COORDINATOR, Wires()).run("first", plan, tmp_path / "model")
     assert made.finished == (NAMES,) * len(plan.rounds)
-    assert max(lengths) < max(most_bytes(plan.parameters, plan.terms), len(plan.to_json())) + 10_000
+    assert max(lengths) <= plan.most_message_bytes
     assert {entry.state for node in nodes.values() for entry in node.participant.ledger.entries()} == {"spent"}
     survivors = json.loads((tmp_path / "model" / evolution.SURVIVORS).read_text())
     right = [subject_of(one["given"][0], one["text"]) == FREQUENT[one["given"][0]] for one in survivors]

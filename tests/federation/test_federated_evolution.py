@@ -310,7 +310,7 @@ def test_a_plan_is_read_back_by_its_method_and_checked(plan):
         ("layout", plan.sealed.parameters["layout"] | {"conditions": [{"column": "town", "values": ["Aix"]}]}),
         ("columns", None),
     ):
-        with pytest.raises(AccountingError, match=r"damaged|length -\d of a sum"):
+        with pytest.raises(AccountingError, match=r"damaged|of a sum"):
             plan_of(altered(plan, **{key: wrong}).to_json())
     with pytest.raises(AccountingError, match="damaged"):
         plan_of(replace(plan.sealed, method="image_moments").to_json())

@@ -90,13 +90,11 @@ class VoteTerms(Terms):
 
     Attributes:
         parts: units of a vote.
-        encoder: digest of the sentence encoder.
-        features: of each text.
+        encoder: digest of the sentence encoder, whose features all candidates and texts have.
     """
 
     parts: int
     encoder: str
-    features: int
 
     def votes(self, index: int, candidates: int, adjacency: str) -> SumPlan:
         """The sum of a round."""
@@ -175,7 +173,6 @@ class TextEvolutionPlan(ColumnsFirst):
             share_variances=[],
             parts=PARTS,
             encoder=encoder_digest(),
-            features=FEATURES,
         )
         columns = counted_first(contract, schema, part_for_columns(contract, guarantee), bare)
 
@@ -234,7 +231,7 @@ class TextEvolutionPlan(ColumnsFirst):
 
     @property
     def own_document_bytes(self) -> int:
-        return most_bytes(self.parameters, self.terms)
+        return most_bytes(self.parameters)
 
     def _fits(self) -> bool:
         parameters, terms, rounds = self.parameters, self.terms, self.parameters.rounds
@@ -250,8 +247,6 @@ class TextEvolutionPlan(ColumnsFirst):
             and parameters.nearest in (None, *range(1, MOST_NEAREST + 1))
             and parameters.resampling is None
             and {condition.column for condition in parameters.layout.conditions} <= read
-            and type(terms.features) is int
-            and terms.features >= 1
             and RECORD_PARTS % terms.parts == 0
             and super()._fits()
         )
@@ -307,22 +302,24 @@ class TextEvolutionPlan(ColumnsFirst):
         Raises:
             AccountingError: more candidates than are sealed, or none; labels that are not declared; no features.
         """
-        own, parameters = index, self.parameters
+        own, parameters, conditions = index, self.parameters, self.parameters.layout.conditions
         try:
             own = index - self.before
             named = tuple(tuple(label) for label in labels)
-            columns = [condition.column for condition in parameters.layout.conditions]
             valid = (
                 type(index) is int
                 and 0 <= own < parameters.rounds.rounds
                 and 1 <= len(groups) <= most_candidates(parameters)
-                and 1 <= len(named) == len(set(named)) <= len(groups)
-                and all(type(value) in (str, type(None)) for label in named for value in label)
-                and all(parameters.layout.given(dict(zip(columns, label, strict=True))) == label for label in named)
+                and 1 <= len(named) == len(set(named)) <= most_labels(parameters)
+                and all(
+                    value is None or (type(value) is str and value in condition.values)
+                    for label in named
+                    for value, condition in zip(label, conditions, strict=True)
+                )
                 and all(type(group) is int and 0 <= group < len(named) for group in groups)
-                and len(features) == _coded_length(len(groups), self.terms.features)
+                and len(features) == _coded_length(len(groups))
             )
-            vectors = _decoded(features, len(groups), self.terms.features) if valid else np.zeros((0, 0), np.float32)
+            vectors = _decoded(features, len(groups)) if valid else np.zeros((0, FEATURES), np.float32)
             lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
             valid = valid and bool((lengths <= _LONGEST).all())  # false also of what is not a number
         except (TypeError, ValueError):
@@ -417,20 +414,23 @@ def _ask(features: Features, groups: Sequence[int]) -> Whole:
     raise _Candidates(features, groups)
 
 
+def most_labels(parameters: EvolutionParameters) -> int:
+    """Of a round: those among the rows by which the population is divided. A value may be missing in a row."""
+    known = math.prod(len({*condition.values, None}) for condition in parameters.layout.conditions)
+    return min(known, ROWS_PER_TEXT * parameters.population)
+
+
 def most_candidates(parameters: EvolutionParameters) -> int:
     """Of a round: L + 1 for each survivor. Labels divide the population, and one of each that occurs survives."""
-    labels = min(parameters.labels, ROWS_PER_TEXT * parameters.population)
-    return (parameters.population + labels - 1) * (parameters.rounds.variations + 1)
+    return (parameters.population + most_labels(parameters) - 1) * (parameters.rounds.variations + 1)
 
 
-def most_bytes(parameters: EvolutionParameters, terms: VoteTerms) -> int:
+def most_bytes(parameters: EvolutionParameters) -> int:
     """Of a round's document."""
-    candidates = most_candidates(parameters)
-    labels = min(parameters.labels, ROWS_PER_TEXT * parameters.population)
-    values = (max(len(json.dumps(value)) for value in part.values) for part in parameters.layout.conditions)
+    candidates, labels = most_candidates(parameters), most_labels(parameters)
+    values = (max(len(json.dumps(value)) for value in (*part.values, None)) for part in parameters.layout.conditions)
     label = 4 + sum(length + 2 for length in values)
-    numbers = candidates * (len(str(labels)) + 2)
-    return 200 + labels * label + numbers + _coded_length(candidates, terms.features)
+    return 200 + labels * label + candidates * (len(str(labels)) + 2) + _coded_length(candidates)
 
 
 def _sums(parameters: EvolutionParameters, terms: VoteTerms, adjacency: str) -> tuple[SumPlan, ...]:
@@ -450,11 +450,11 @@ def _coded(features: Features) -> str:
     return base64.b64encode(np.ascontiguousarray(features, dtype=_FLOAT).tobytes()).decode("ascii")
 
 
-def _coded_length(candidates: int, features: int) -> int:
-    return -(-candidates * features * _FLOAT.itemsize // 3) * 4
+def _coded_length(candidates: int) -> int:
+    return -(-candidates * FEATURES * _FLOAT.itemsize // 3) * 4
 
 
-def _decoded(text: str, candidates: int, features: int) -> Features:
+def _decoded(text: str, candidates: int) -> Features:
     """Raises `ValueError` for what is no base64 of so many numbers."""
     found = np.frombuffer(base64.b64decode(text, validate=True), dtype=_FLOAT)
-    return found.reshape(candidates, features).astype(np.float32)
+    return found.reshape(candidates, FEATURES).astype(np.float32)

@@ -1,15 +1,16 @@
-"""Federated private evolution of texts: the sealed plan of `aug_pe` over texts of several participants.
+"""Federated private evolution: what plans of votes of several participants have in common, and rounds of votes.
 
 What belongs here: what the sum of votes of each round costs, a round's candidates as a document, and the rounds at the
-coordinator. What does not: a record's choice, the scaling of a unit's votes and the next candidates, which are the
-central method's (`synth.evolution`, `synth.text`), and the other columns, which are counted first (`columns_first`).
+coordinator. What does not: candidates of one kind (`text_evolution`, `picture_evolution`); a record's choice, the
+scaling of a unit's votes and the next candidates, which are the central methods' (`synth.evolution`); and the other
+columns, which are counted first (`columns_first`).
 
-**Rounds.** The coordinator has the model or its endpoint, and makes the candidates. A round's document has the features
-of each candidate and the label that it was written for; each participant sums its own records' votes for them. The
-coordinator keeps the noisy sum, and makes the next candidates of it, as `synth.evolution.loop` does. It gets no
-text of a participant, and no participant needs the model: only the sentence encoder, of which the plan has the digest.
-Features are sent, and not texts: no text that a server makes up has to be encoded, a candidate may stand for the mean
-of its variations (`lookahead`), all participants compare with the same numbers, and the length is known in advance.
+**Rounds.** The coordinator has what makes candidates: a model, its endpoint, public material. A round's document has
+the features of each candidate and the label that it was made for; each participant sums its own records' votes
+for them. The coordinator keeps the noisy sum, and makes the next candidates of it, as `synth.evolution.loop` does. No
+participant needs what makes candidates: only the encoder, of which the plan has the digest. Features are sent, and
+not texts or pictures: nothing that a server makes up has to be read, a candidate may stand for the mean of its
+variations (`lookahead`), all participants compare with the same numbers, and the length is known in advance.
 
 **Sensitivity**, by unit. In each participant's rows, all records of a unit vote, each for the `nearest` candidates of
 its label, and the unit's numbers of votes c are scaled together: floor(P c / |c|) in whole `parts` P of a vote
@@ -37,50 +38,40 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-from dp_accounting import dp_event
 
-from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.text_generation import MOST_POPULATION
-from dpsynth_platform.federation.columns_first import ColumnsFirst, counted_first
+from dpsynth_platform.federation.columns_first import ColumnsFirst
 from dpsynth_platform.federation.plans import Measuring, Round, Terms, least_noise
 from dpsynth_platform.federation.sums import SumPlan, Whole
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
-from dpsynth_platform.foundation.people import visible
+from dpsynth_platform.foundation.errors import AccountingError, MechanismFailed
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.privacy.calibration import noise_for
-from dpsynth_platform.privacy.events import DpEvent, GaussianSumsEvent
+from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth import counted
-from dpsynth_platform.synth.conditions import Given
-from dpsynth_platform.synth.endpoint_access import Transport
+from dpsynth_platform.synth.conditions import Condition, Given
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal
-from dpsynth_platform.synth.evolution.loop import Features, evolve
-from dpsynth_platform.synth.interface import PlanInputs, SealedPlan
-from dpsynth_platform.synth.text import evolution
-from dpsynth_platform.synth.text.embeddings import FEATURES, SentenceEncoder, encoder_digest
-from dpsynth_platform.synth.text.evolution_prompts import TextFoundation
-from dpsynth_platform.synth.text.evolution_sealing import ROWS_PER_TEXT, EvolutionParameters
-from dpsynth_platform.synth.text.evolution_votes import Voters, read_voters
-from dpsynth_platform.synth.text.generator import COLUMNS
-from dpsynth_platform.synth.text.sealing import part_for_columns
+from dpsynth_platform.synth.evolution.loop import Ballot, Features, Rounds, Survivors
+from dpsynth_platform.synth.evolution.votes import VotingRecords
 
 PARTS = 2**10
 """Parts of a vote, of which vectors have whole numbers; a divisor of `RECORD_PARTS`."""
-MOST_ROUNDS, MOST_VARIATIONS, MOST_NEAREST = 100, 50, 100
+COLUMNS = "columns"
+"""Within a model directory, as of the central methods."""
+MOST_ROUNDS, MOST_VARIATIONS, MOST_POPULATION = 100, 50, 100_000
 """As in a contract."""
-_LONGEST = 1.001
-"""Of a candidate's features: 1, and what rounding adds."""
+_LONGEST = 1.0001
+"""Of a candidate's features: 1, and what rounding adds. Products with whole features of pictures remain exact."""
 _FLOAT = np.dtype("<f4")
 
 
@@ -90,7 +81,7 @@ class VoteTerms(Terms):
 
     Attributes:
         parts: units of a vote.
-        encoder: digest of the sentence encoder, whose features all candidates and texts have.
+        encoder: digest of the encoder, whose features all candidates and records have.
     """
 
     parts: int
@@ -99,6 +90,38 @@ class VoteTerms(Terms):
     def votes(self, index: int, candidates: int, adjacency: str) -> SumPlan:
         """The sum of a round."""
         return self._sum(index, candidates, adjacency, self.parts, norm=1)
+
+    def rounds_of(self, rounds: int, candidates: int, adjacency: str) -> tuple[SumPlan, ...]:
+        """The sums of all rounds. Raises `ValueError` if there are shares of noise of another number."""
+        if len(self.share_variances) != rounds:
+            raise ValueError(f"{len(self.share_variances)} shares of noise in {rounds} rounds")
+        return tuple(self.votes(index, candidates, adjacency) for index in range(rounds))
+
+    def noise_of(self, share_variance: float) -> float:
+        """The deviation of the noise of all participants, in votes."""
+        return math.sqrt(len(self.participants) * share_variance) / self.parts
+
+
+def with_least_noise(
+    bare: VoteTerms, columns: counted.Columns, rounds: int, candidates: int, start: float, guarantee: Guarantee
+) -> tuple[VoteTerms, DpEvent]:
+    """The terms with the least noise that meets the guarantee, and the event with that of the columns.
+
+    Args:
+        bare: terms without noise.
+        candidates: of a round, at most.
+        start: see `least_noise`; in votes, of the shares that count.
+
+    Raises:
+        AccountingError: a value is impossible, or no noise meets the guarantee.
+    """
+
+    def terms_with(sigma: float) -> tuple[VoteTerms, DpEvent]:
+        terms = replace(bare, share_variances=[bare.share_of((sigma * bare.parts) ** 2)] * rounds)
+        sums = terms.rounds_of(rounds, candidates, guarantee.adjacency)
+        return terms, counted.together(columns, *(each.event for each in sums))
+
+    return least_noise(terms_with, start, guarantee)
 
 
 @dataclass(frozen=True)
@@ -118,173 +141,120 @@ class VoteRound:
     sum: SumPlan
     digest: str
     features: Features = field(compare=False, repr=False)
-    plan: TextEvolutionPlan = field(compare=False, repr=False)
+    plan: EvolutionPlan = field(compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The arguments of `TextEvolutionPlan.round`."""
+        """The arguments of `EvolutionPlan.round`."""
         labels = [list(label) for label in self.labels]
-        return {"index": self.index, "labels": labels, "groups": list(self.groups), "features": _coded(self.features)}
+        return {"index": self.index, "labels": labels, "groups": list(self.groups), "features": coded(self.features)}
 
     def units(self, bounded: Path | pa.Table) -> Whole:
         voters = self.plan.voters(bounded, self.labels)
         return voters.votes(self.features, self.groups, self.sum.scale)
 
 
+class Evolving(Protocol):
+    """An evolution at the coordinator, once the columns are counted.
+
+    Attributes:
+        labels: the conditions' values of each group of candidates.
+    """
+
+    @property
+    def labels(self) -> Sequence[Given]: ...
+
+    def evolve(self, ballot: Ballot) -> Survivors[Any]:
+        """Runs all rounds, of which those in the journal have votes; see `synth.evolution.loop.evolve`."""
+        ...
+
+    def finish(self, survivors: Survivors[Any]) -> None:
+        """Completes the model directory."""
+        ...
+
+
 @dataclass(frozen=True)
-class TextEvolutionPlan(ColumnsFirst):
-    """A sealed plan whose parameters are `EvolutionParameters`, with `VoteTerms` as `federated`."""
-
-    METHODS = ("aug_pe",)
-
-    @classmethod
-    def of(
-        cls,
-        contract: DataContract,
-        schema: pa.Schema,
-        *,
-        participants: Sequence[str],
-        minimum: int,
-        colluders: int,
-        most_records: int,
-        silos: int = 1,
-    ) -> TextEvolutionPlan:
-        """Calibrates and seals a plan for the contract's texts, columns and guarantee, from public inputs.
-
-        Args:
-            schema: of the participants' tables.
-            most_records: bounds each participant's votes for a candidate; see `Terms`.
-
-        Raises:
-            ContractError: no texts evolve, columns whose values are to be learned, weighted rows, or a choice among
-                texts by further votes.
-            ConfigurationError: this machine lacks what writes the texts, or the sentence encoder.
-            AccountingError: a value is impossible, no noise meets the guarantee, or messages would be too long.
-        """
-        target, text = Guarantee.target(contract), contract.generate.text
-        if text is None or text.evolution is None or text.resample is not None or target.weighting != "rows":
-            raise ContractError(
-                f"{contract.dataset}: generate.text; accepted in a federated run: evolution, with weighting rows and "
-                "without resample"
-            )
-        b, rounds = target.max_contributions, text.evolution.rounds
-        guarantee = replace(target, max_contributions=b * silos)
-        bare = VoteTerms(
-            *(sorted(participants), minimum, colluders, most_records, b, silos),
-            share_variances=[],
-            parts=PARTS,
-            encoder=encoder_digest(),
-        )
-        columns = counted_first(contract, schema, part_for_columns(contract, guarantee), bare)
-
-        def in_norms(noise: float) -> DpEvent:
-            each = GaussianSumsEvent(noise, guarantee.adjacency, guarantee.max_contributions)
-            return counted.together(columns, dp_event.SelfComposedDpEvent(each, rounds))
-
-        start = silos * noise_for(in_norms, guarantee.epsilon, guarantee.delta).value
-        expected = math.sqrt(len(bare.participants) * bare.share_of((start * PARTS) ** 2)) / PARTS
-        central = evolution.tried(
-            contract, lambda base: EvolutionParameters.with_noise(contract, base, expected, columns)
-        )
-
-        def terms_with(sigma: float) -> tuple[VoteTerms, DpEvent]:
-            terms = replace(bare, share_variances=[bare.share_of((sigma * PARTS) ** 2)] * rounds)
-            sums = _sums(central, terms, guarantee.adjacency)
-            return terms, counted.together(columns, *(each.event for each in sums))
-
-        terms, event = least_noise(terms_with, start, guarantee)
-        sigma = math.sqrt(len(terms.participants) * terms.share_variances[0]) / PARTS
-        parameters = replace(central, sigma=sigma, federated=asdict(terms))
-        inputs = PlanInputs(contract, schema, guarantee)
-        found = cls(SealedPlan.of(cls.METHODS[0], inputs, parameters.parts(inputs, event)))
-        found.check_lengths()
-        return found
-
-    @cached_property
-    def parameters(self) -> EvolutionParameters:
-        try:
-            return EvolutionParameters.of(self.sealed)
-        except (GrantRefused, ContractError):
-            raise ValueError("no parameters of a federated evolution") from None
-
-    @cached_property
-    def terms(self) -> VoteTerms:
-        return VoteTerms(**(self.parameters.federated or {}))
+class EvolutionPlan(ColumnsFirst):
+    """A sealed plan of rounds of votes."""
 
     @property
-    def counted(self) -> counted.Columns:
-        return self.parameters.columns
+    @abstractmethod
+    def terms(self) -> VoteTerms: ...
 
     @property
-    def own_reads(self) -> Sequence[str]:
-        return [
-            *(condition.column for condition in self.parameters.layout.conditions),
-            self.parameters.layout.fields[0],
-        ]
+    @abstractmethod
+    def votes(self) -> Rounds:
+        """The rounds of votes."""
+
+    @property
+    @abstractmethod
+    def conditions(self) -> Sequence[Condition]:
+        """The columns by which records vote for candidates of their own label."""
+
+    @property
+    @abstractmethod
+    def most_labels(self) -> int:
+        """Of a round."""
+
+    @property
+    @abstractmethod
+    def most_candidates(self) -> int:
+        """Of a round."""
+
+    @property
+    @abstractmethod
+    def features(self) -> int:
+        """Of each candidate, as the encoder of this program has them."""
+
+    @abstractmethod
+    def read_voters(self, bounded: Path | pa.Table, labels: tuple[Given, ...]) -> VotingRecords:
+        """A participant's records, by the number of their label among these. Sensitive."""
+
+    @abstractmethod
+    def place(self, directory: Path) -> Path:
+        """The directory of the journal, within a new model directory, which it prepares."""
+
+    @abstractmethod
+    def evolving(self, directory: Path, journal: EvolutionJournal, progress: Progress) -> Evolving:
+        """Fits the columns, and says how the evolution runs. Raises `ConfigurationError`."""
 
     @property
     def own_rounds(self) -> tuple[tuple[str, int], ...]:
-        return (("votes", 1),) * self.parameters.rounds.rounds
+        return (("votes", 1),) * self.votes.rounds
 
     @cached_property
     def own_sums(self) -> tuple[SumPlan, ...]:
-        return _sums(self.parameters, self.terms, self.guarantee.adjacency)
+        return self.terms.rounds_of(self.votes.rounds, self.most_candidates, self.guarantee.adjacency)
 
     @property
     def own_document_bytes(self) -> int:
-        return most_bytes(self.parameters)
+        values = (max(len(json.dumps(value)) for value in (*part.values, None)) for part in self.conditions)
+        label = 4 + sum(length + 2 for length in values)
+        groups = self.most_candidates * (len(str(self.most_labels)) + 2)
+        return 200 + self.most_labels * label + groups + self._coded_length(self.most_candidates)
 
     def _fits(self) -> bool:
-        parameters, terms, rounds = self.parameters, self.terms, self.parameters.rounds
         read = set() if self.columns is None else set(self.columns.reads)
         return (
-            all(isinstance(name, str) for name in (*self.reads, terms.encoder))
-            and type(rounds.rounds) is int
-            and 1 <= rounds.rounds <= MOST_ROUNDS
-            and type(rounds.variations) is int
-            and 1 <= rounds.variations <= MOST_VARIATIONS
-            and type(parameters.population) is int
-            and 1 <= parameters.population <= MOST_POPULATION
-            and parameters.nearest in (None, *range(1, MOST_NEAREST + 1))
-            and parameters.resampling is None
-            and {condition.column for condition in parameters.layout.conditions} <= read
-            and RECORD_PARTS % terms.parts == 0
+            all(isinstance(name, str) for name in (*self.reads, self.terms.encoder))
+            and type(self.votes.rounds) is int
+            and 1 <= self.votes.rounds <= MOST_ROUNDS
+            and type(self.votes.variations) is int
+            and 1 <= self.votes.variations <= MOST_VARIATIONS
+            and {condition.column for condition in self.conditions} <= read
+            and RECORD_PARTS % self.terms.parts == 0
             and super()._fits()
         )
 
-    def unreadable(self, texts: Collection[str]) -> Iterator[str]:
-        written = self.parameters.layout.fields[0]
-        if written not in texts:
-            yield f"columns: {visible(written)} is no text here; accepted: a declared text at all participants"
-        if (own := encoder_digest()) != self.terms.encoder:
-            yield f"encoder: {visible(self.terms.encoder[:12])}; accepted: {own[:12]}, the sentence encoder here"
-
-    def prepare(self) -> None:
-        super().prepare()
-        self.foundation([])
-
-    def foundation(self, labels: Sequence[Given]) -> TextFoundation:
-        """What writes texts of these labels, at the coordinator. Raises `ConfigurationError`."""
-        return evolution.foundation_of(self.parameters, labels, Transport(), _device(), public=True)
-
-    def voters(self, bounded: Path | pa.Table, labels: tuple[Given, ...]) -> Voters:
-        """A participant's records with a label and a text. Sensitive; kept for later rounds, as features take time."""
+    def voters(self, bounded: Path | pa.Table, labels: tuple[Given, ...]) -> VotingRecords:
+        """`read_voters`, kept for later rounds of the same table and labels, as features take time."""
         if not self._kept or self._kept[0] is not bounded or self._kept[1] != labels:
-            self._kept[:] = bounded, labels, self._read(bounded, labels)
-        found: Voters = self._kept[2]
+            self._kept[:] = bounded, labels, self.read_voters(bounded, labels)
+        found: VotingRecords = self._kept[2]
         return found
-
-    def _read(self, bounded: Path | pa.Table, labels: tuple[Given, ...]) -> Voters:
-        parameters, groups = self.parameters, {label: number for number, label in enumerate(labels)}
-        nearest = parameters.nearest or 1
-        return read_voters(bounded, parameters.layout, groups, self._encoder, by_owner=True, nearest=nearest)
 
     @cached_property
     def _kept(self) -> list[Any]:
         return []
-
-    @cached_property
-    def _encoder(self) -> SentenceEncoder:
-        return SentenceEncoder("cpu")
 
     def own_round(self, document: Mapping[str, Any]) -> VoteRound:
         if not isinstance(document, dict) or document.keys() != {"index", "labels", "groups", "features"}:
@@ -302,24 +272,24 @@ class TextEvolutionPlan(ColumnsFirst):
         Raises:
             AccountingError: more candidates than are sealed, or none; labels that are not declared; no features.
         """
-        own, parameters, conditions = index, self.parameters, self.parameters.layout.conditions
+        own = index
         try:
             own = index - self.before
             named = tuple(tuple(label) for label in labels)
             valid = (
                 type(index) is int
-                and 0 <= own < parameters.rounds.rounds
-                and 1 <= len(groups) <= most_candidates(parameters)
-                and 1 <= len(named) == len(set(named)) <= most_labels(parameters)
+                and 0 <= own < self.votes.rounds
+                and 1 <= len(groups) <= self.most_candidates
+                and 1 <= len(named) == len(set(named)) <= self.most_labels
                 and all(
                     value is None or (type(value) is str and value in condition.values)
                     for label in named
-                    for value, condition in zip(label, conditions, strict=True)
+                    for value, condition in zip(label, self.conditions, strict=True)
                 )
                 and all(type(group) is int and 0 <= group < len(named) for group in groups)
-                and len(features) == _coded_length(len(groups))
+                and len(features) == self._coded_length(len(groups))
             )
-            vectors = _decoded(features, len(groups)) if valid else np.zeros((0, FEATURES), np.float32)
+            vectors = self._decoded(features, len(groups)) if valid else np.zeros((0, self.features), np.float32)
             lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
             valid = valid and bool((lengths <= _LONGEST).all())  # false also of what is not a number
         except (TypeError, ValueError):
@@ -331,16 +301,24 @@ class TextEvolutionPlan(ColumnsFirst):
         digest = canonical_digest({"plan": self.digest, "index": index, **document})
         return VoteRound(index, named, tuple(groups), plan, digest, vectors, self)
 
+    def _coded_length(self, candidates: int) -> int:
+        return -(-candidates * self.features * _FLOAT.itemsize // 3) * 4
+
+    def _decoded(self, text: str, candidates: int) -> Features:
+        """Raises `ValueError` for what is no base64 of so many numbers."""
+        found = np.frombuffer(base64.b64decode(text, validate=True), dtype=_FLOAT)
+        return found.reshape(candidates, self.features).astype(np.float32)
+
     @contextmanager
     def measuring(self, directory: Path, progress: Progress = silent) -> Iterator[MeasuringVotes]:
         with ExitStack() as stack:
             columns = stack.enter_context(self.measuring_columns(directory / COLUMNS, progress))
-            journal = stack.enter_context(EvolutionJournal.opened(directory, self.digest, resuming=False))
-            yield MeasuringVotes(self, directory, columns, journal, progress)
+            journal = EvolutionJournal.opened(self.place(directory), self.digest, resuming=False)
+            yield MeasuringVotes(self, directory, columns, stack.enter_context(journal), progress)
 
 
 class _Candidates(Exception):
-    """Ends `evolve` where it needs votes that there are none of yet."""
+    """Ends `Evolving.evolve` where it needs votes that there are none of yet."""
 
     def __init__(self, features: Features, groups: Sequence[int]) -> None:
         super().__init__()
@@ -351,11 +329,11 @@ class _Candidates(Exception):
 class MeasuringVotes:
     """A run's opened votes in a model directory as the central method leaves it, complete after the last round.
 
-    The journal has all candidates and votes. `evolve` runs anew for each round: it reads what is there, makes the next
-    candidates, and asks for their votes, which are the next round.
+    The journal has all candidates and votes. The evolution runs anew for each round: it reads what is there, makes the
+    next candidates, and asks for their votes, which are the next round.
     """
 
-    plan: TextEvolutionPlan
+    plan: EvolutionPlan
     directory: Path
     columns: Measuring | None
     journal: EvolutionJournal
@@ -367,20 +345,20 @@ class MeasuringVotes:
             if (asked := self.columns.next_round()) is not None:
                 return asked
             self.columns = None
-        sizes, parameters = self._sizes, self.plan.parameters
         try:
-            found = evolve(parameters.rounds, list(sizes.values()), self._foundation, _ask, self.journal, self.progress)
+            found = self._evolving.evolve(_ask)
         except _Candidates as asked:
-            index = self.plan.before + self._measured
-            labels = [list(label) for label in sizes]
-            self._asked = self.plan.round(index, labels, list(asked.groups), _coded(asked.features))
+            measured = (self.journal.votes(number) is not None for number in range(self.plan.votes.rounds))
+            labels = [list(label) for label in self._evolving.labels]
+            index = self.plan.before + sum(measured)
+            self._asked = self.plan.round(index, labels, list(asked.groups), coded(asked.features))
             return self._asked
         except MechanismFailed:
             raise MechanismFailed(
                 "fewer than half of a round's candidates came; what participants have spent remains spent; accepted: "
                 "a model or an endpoint that answers, and another run"
             ) from None
-        evolution.write_survivors(self.directory, self.plan.sealed, evolution.by_label(found, list(sizes)))
+        self._evolving.finish(found)
         return None
 
     def add(self, opened: Whole, finished: int) -> None:
@@ -392,69 +370,15 @@ class MeasuringVotes:
             raise MechanismFailed("an opened sum of no round; accepted: after next_round")
         self.journal.count(asked.index - self.plan.before, opened * (RECORD_PARTS // asked.sum.scale))
 
-    @property
-    def _measured(self) -> int:
-        rounds = range(self.plan.parameters.rounds.rounds)
-        return sum(self.journal.votes(number) is not None for number in rounds)
-
     @cached_property
-    def _sizes(self) -> dict[Given, int]:
-        """How many candidates of each label survive, by the noisy counts of the columns."""
-        parameters, place = self.plan.parameters, self.directory / COLUMNS
-        counted.estimate(parameters.columns, place, progress=self.progress)
-        self.journal.settle(evolution.sizes_of(self.plan.sealed, parameters, place))
-        return dict(self.journal.groups or {})
-
-    @cached_property
-    def _foundation(self) -> TextFoundation:
-        return self.plan.foundation(list(self._sizes))
+    def _evolving(self) -> Evolving:
+        return self.plan.evolving(self.directory, self.journal, self.progress)
 
 
 def _ask(features: Features, groups: Sequence[int]) -> Whole:
     raise _Candidates(features, groups)
 
 
-def most_labels(parameters: EvolutionParameters) -> int:
-    """Of a round: those among the rows by which the population is divided. A value may be missing in a row."""
-    known = math.prod(len({*condition.values, None}) for condition in parameters.layout.conditions)
-    return min(known, ROWS_PER_TEXT * parameters.population)
-
-
-def most_candidates(parameters: EvolutionParameters) -> int:
-    """Of a round: L + 1 for each survivor. Labels divide the population, and one of each that occurs survives."""
-    return (parameters.population + most_labels(parameters) - 1) * (parameters.rounds.variations + 1)
-
-
-def most_bytes(parameters: EvolutionParameters) -> int:
-    """Of a round's document."""
-    candidates, labels = most_candidates(parameters), most_labels(parameters)
-    values = (max(len(json.dumps(value)) for value in (*part.values, None)) for part in parameters.layout.conditions)
-    label = 4 + sum(length + 2 for length in values)
-    return 200 + labels * label + candidates * (len(str(labels)) + 2) + _coded_length(candidates)
-
-
-def _sums(parameters: EvolutionParameters, terms: VoteTerms, adjacency: str) -> tuple[SumPlan, ...]:
-    if len(terms.share_variances) != parameters.rounds.rounds:
-        raise ValueError("shares of noise of another number of rounds")
-    candidates = most_candidates(parameters)
-    return tuple(terms.votes(index, candidates, adjacency) for index in range(parameters.rounds.rounds))
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _coded(features: Features) -> str:
+def coded(features: Features) -> str:
+    """Features of candidates as a document has them."""
     return base64.b64encode(np.ascontiguousarray(features, dtype=_FLOAT).tobytes()).decode("ascii")
-
-
-def _coded_length(candidates: int) -> int:
-    return -(-candidates * FEATURES * _FLOAT.itemsize // 3) * 4
-
-
-def _decoded(text: str, candidates: int) -> Features:
-    """Raises `ValueError` for what is no base64 of so many numbers."""
-    found = np.frombuffer(base64.b64decode(text, validate=True), dtype=_FLOAT)
-    return found.reshape(candidates, FEATURES).astype(np.float32)

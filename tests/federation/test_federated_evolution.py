@@ -18,15 +18,16 @@ from seeded_stream import Counted
 from text_cases import fitted
 
 from dpsynth_platform.contracts.loading import parse_contract
-from dpsynth_platform.federation import evolution as federated
 from dpsynth_platform.federation import noise
+from dpsynth_platform.federation import text_evolution as federated
 from dpsynth_platform.federation.coordinator import run_rounds
-from dpsynth_platform.federation.evolution import PARTS, TextEvolutionPlan, most_bytes, most_candidates
+from dpsynth_platform.federation.evolution import PARTS, coded
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.mechanisms import plan_of
 from dpsynth_platform.federation.nodes import Coordinator, Node
 from dpsynth_platform.federation.participants import Participant, Policy
 from dpsynth_platform.federation.rounds import Roster
+from dpsynth_platform.federation.text_evolution import TextEvolutionPlan
 from dpsynth_platform.foundation.errors import (
     AccountingError,
     ConfigurationError,
@@ -198,7 +199,7 @@ def document_of(plan, features, groups=None, labels=(("mail",),), index=None):
         "index": plan.before if index is None else index,
         "labels": [list(label) for label in labels],
         "groups": [0] * len(features) if groups is None else list(groups),
-        "features": federated._coded(features),
+        "features": coded(features),
     }
 
 
@@ -213,7 +214,7 @@ def kept(directory, kind):
 def renyi_epsilon(plan, moved):
     """At whole orders: Agarwal, Kairouz & Liu 2021, theorem 3.1, for each sum; to epsilon by Canonne et al. 2020."""
     terms, least = plan.terms, math.inf
-    honest, most = terms.minimum - terms.colluders, most_candidates(plan.parameters)
+    honest, most = terms.minimum - terms.colluders, plan.most_candidates
     for order in range(2, 200):
         total = 0.0
         for share in terms.share_variances:
@@ -434,7 +435,7 @@ def test_a_round_is_the_same_for_all_and_others_are_refused(plan):
     again = plan_of(plan.to_json()).read_round(json.loads(json.dumps(asked.to_json())))
     assert again == asked and again.digest == asked.digest and again.sum.length == 4
     assert asked.digest != plan.read_round(document | {"groups": [0, 1, 1, 1]}).digest
-    most = most_candidates(plan.parameters)
+    most = plan.most_candidates
     assert plan.read_round(document_of(plan, np.zeros((most, len(LETTERS))))).sum.length == most
     missing = plan.read_round(document_of(plan, AXES, labels=[(None,), ("mail",)]))
     assert not missing.units(table_of(("a", None, "aaa"))).any()  # as in the central method
@@ -479,21 +480,16 @@ def test_a_round_is_the_same_for_all_and_others_are_refused(plan):
             plan.read_round(wrong)
 
 
-def test_a_document_is_no_longer_than_its_plan_says(plan, public):
+def test_a_document_is_no_longer_than_its_plan_says(plan):
     """The longest one, with all labels, as the line of JSON that a message has."""
     label = "\N{GRINNING FACE}" * 10
-    declared = contract(public)
-    layout = replace(
-        plan.parameters.layout, conditions=(replace(plan.parameters.layout.conditions[0], values=(label, "b")),)
-    )
-    for parameters in (plan.parameters, replace(plan.parameters, layout=layout)):
-        labels = [(value,) for value in (*parameters.layout.conditions[0].values, None)]
-        most = most_candidates(parameters)
+    layout = plan.sealed.parameters["layout"] | {"conditions": [{"column": "kind", "values": [label, "b"]}]}
+    for each in (plan, altered(plan, layout=layout)):
+        labels, most = [(value,) for value in (*each.conditions[0].values, None)], each.most_candidates
         groups = [len(labels) - 1] * most
         line = json.dumps(document_of(plan, np.ones((most, len(LETTERS))), groups, labels, 100))
-        assert len(line) <= most_bytes(parameters) <= 1.2 * len(line) + 300
-    assert plan.most_document_bytes == most_bytes(plan.parameters) < plan.most_message_bytes
-    assert declared.generate.text.evolution.population == 6
+        assert len(line) <= each.own_document_bytes <= 1.2 * len(line) + 300
+    assert plan.own_document_bytes <= plan.most_document_bytes < plan.most_message_bytes
 
 
 def test_a_participant_refuses_what_it_does_not_declare_before_anything_costs(tmp_path, public, plan, monkeypatch):

@@ -92,8 +92,8 @@ class VoteTerms(Terms):
         return self._sum(index, candidates, adjacency, self.parts, norm=1)
 
     def rounds_of(self, rounds: int, candidates: int, adjacency: str) -> tuple[SumPlan, ...]:
-        """The sums of all rounds. Raises `ValueError` if there are shares of noise of another number."""
-        if len(self.share_variances) != rounds:
+        """The sums of all rounds. Raises `ValueError` for too many, or shares of noise of another number."""
+        if len(self.share_variances) != rounds or rounds > MOST_ROUNDS:
             raise ValueError(f"{len(self.share_variances)} shares of noise in {rounds} rounds")
         return tuple(self.votes(index, candidates, adjacency) for index in range(rounds))
 
@@ -237,7 +237,7 @@ class EvolutionPlan(ColumnsFirst):
         return (
             all(isinstance(name, str) for name in (*self.reads, self.terms.encoder))
             and type(self.votes.rounds) is int
-            and 1 <= self.votes.rounds <= MOST_ROUNDS
+            and self.votes.rounds >= 1
             and type(self.votes.variations) is int
             and 1 <= self.votes.variations <= MOST_VARIATIONS
             and {condition.column for condition in self.conditions} <= read

@@ -250,7 +250,7 @@ class FederatedPlan(ABC):
     def measuring(self, directory: Path, progress: Progress = silent) -> AbstractContextManager[Measuring]:
         """Starts a new model directory, from which `Generator.estimate` fits once all rounds are added."""
 
-    @property
+    @cached_property
     def domain(self) -> Domain:
         """The columns that are counted; empty where none is."""
         return Domain.from_json(self.sealed.columns)

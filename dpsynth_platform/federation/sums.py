@@ -278,7 +278,7 @@ def fixed_point(vector: npt.NDArray[np.float64], norm: int, scale: int) -> Whole
     largest = float(np.abs(finite).max(initial=0.0))
     if largest > _LARGE:  # so that the norm does not overflow; clipping shortens the vector further
         finite = finite / largest * _LARGE
-    length = float(np.linalg.norm(finite))
+    length = math.sqrt(float((finite * finite).sum()))  # BLAS would wake its threads for each unit
     factor = min(1.0, norm / length) if length else 1.0
     while True:
         units: Whole = np.trunc(finite * factor * scale).astype(np.int64)

@@ -80,6 +80,7 @@ _OPTIONS = {
     "generate.text": "text",
     "generate: max_tokens": "text.max_tokens",
     "generate.training": "training",
+    "generate.image": "image",
     "description: ": "--about: ",
 }
 

@@ -125,7 +125,13 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
             f"--most-records {options.most_records}: {most} records in a cell of all participants, fewer than "
             f"--expected-units, so that counts would be clipped; accepted: for example {options.expected_units}"
         )
-    known = read_declared(options.schema, None, pictures=True)
+    known, pictured = read_declared(options.schema, None, pictures=True), options.method in PictureMomentsPlan.METHODS
+    if known.pictures != pictured:
+        has, without = ("without a", ", or another method") if pictured else ("with a", ", or ignore: true for it")
+        raise ContractError(
+            f"--method {options.method!r} {has} column of type image in {options.schema}; accepted: "
+            f"{', '.join(PictureMomentsPlan.METHODS)} with one{without}"
+        )
     columns = {
         name: IdentifierColumn(type="identifier") if isinstance(item, IgnoredColumn) else item
         for name, item in known.columns.items()
@@ -159,7 +165,7 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     named, schema = contract.model_copy(update={"dataset": options.dataset}), with_row(source.own_schema, row)
     terms: dict[str, Any] = {name: getattr(options, name) for name in _TERMS} | {"participants": roster.names}
     try:
-        if options.method in PictureMomentsPlan.METHODS:
+        if pictured:
             return PictureMomentsPlan.of(named, schema, **terms)
         return MarginalsPlan.of(named, schema, method=options.method, **terms)
     except AccountingError as error:

@@ -1,12 +1,14 @@
-"""Federated marginals of adult beside the central ones. Not a test: run it, and it prints tables.
+"""Federated tables and pictures beside the central ones. Not a test: run it, and it prints tables.
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py            # about half an hour of a core
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --pictures --epsilons 1 8
 
 What belongs here: rows that are divided among eight participants (evenly; by age; very unevenly), whole runs over
 signed messages and secure sums in one process with real ledgers, with and without two that send no vector in any round,
 and the central method at the same epsilon. What does not: the network (`tests/federation/test_flower.py`), and
 asserting. Distances are mean total variations from all rows, of single columns and of pairs; seconds are of a core, of
-all parties together; bytes are those of requests and replies, of one participant in the whole run.
+all parties together; bytes are those of requests and replies, of one participant in the whole run. Pictures are judged
+by a classifier that learns from synthetic ones, on real ones that no run has seen.
 """
 
 from __future__ import annotations
@@ -24,22 +26,30 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from bench_images import DRAWN, Pictures, by_contract, read
 from bench_tabular import QUALITY_DELTA, adult_columns, conduct, plan_of, say, stored
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpsynth_platform.contracts.family import Cap, FamilyBudget
-from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.nodes import Coordinator, Node
 from dpsynth_platform.federation.participants import Participant, Policy
+from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.federation.rounds import Roster
+from dpsynth_platform.foundation.pixels import ImageForm
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.federated_plan import FederatedOptions, federated_plan
 from dpsynth_platform.quality.fidelity import k_way_distance
+from dpsynth_platform.quality.images.classifier import PictureClassifier, accuracy
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+from dpsynth_platform.sources.pictures import read_pictures
 from dpsynth_platform.synth.interface import generator
 
 NAMES = tuple(f"site-{number}" for number in range(8))
 MINIMUM, COLLUDERS = 6, 1
 EPSILONS = (0.5, 1.0, 4.0)
+KEYS = {name: Ed25519PrivateKey.generate() for name in NAMES}
+COORDINATOR = Ed25519PrivateKey.generate()
+ROSTER = Roster({name: key.public_key() for name, key in KEYS.items()})
 Division = npt.NDArray[np.int64]
 
 
@@ -73,58 +83,59 @@ class Wires:
         return replies
 
 
-def federated(
-    table: pa.Table, division: Division, method: str, epsilon: float, silent: int
-) -> tuple[MarginalsPlan, pa.Table, Counter[str]]:
-    """The plan, synthetic rows, and bytes by participant."""
-    keys = {name: Ed25519PrivateKey.generate() for name in NAMES}
-    coordinator = Ed25519PrivateKey.generate()
-    roster = Roster({name: key.public_key() for name, key in keys.items()})
-    columns = {name: adult_columns()[name] for name in table.column_names}
+def planned(columns: Mapping[str, Any], rows: int, method: str, epsilon: float) -> FederatedPlan:
+    """A plan for rows that are units each."""
     options = FederatedOptions(
-        schema={"columns": columns},
-        dataset="adult",
+        schema={"columns": columns},  # type: ignore[arg-type]  # in place of a file
+        dataset="benchmark",
         epsilon=epsilon,
         delta=QUALITY_DELTA,
-        expected_units=table.num_rows,
+        expected_units=rows,
         method=method,
         minimum=MINIMUM,
         colluders=COLLUDERS,
-        most_records=table.num_rows,
+        most_records=rows,
     )
-    plan = federated_plan(options, roster)
+    return federated_plan(options, ROSTER)
+
+
+def federated(
+    plan: FederatedPlan, table: pa.Table, division: Division, silent: int = 0
+) -> tuple[pa.Table, Counter[str]]:
+    """Synthetic rows, as many as real ones or more, and bytes by participant."""
+    method = plan.sealed.method
     with tempfile.TemporaryDirectory() as place:
         nodes = {
             name: Node(
                 Participant(
-                    _policy(name, keys, coordinator, list(columns)),
+                    _policy(name, list(plan.reads)),
                     Ledger(f"sqlite:///{place}/{name}.db"),
                     table.filter(pa.array(division == number)),
                     plan.domain,
+                    plan.pictures,
                 ),
-                keys[name],
+                KEYS[name],
             )
             for number, name in enumerate(NAMES)
         }
         wires = Wires(nodes, silent)
-        Coordinator(roster, coordinator, wires).run("benchmark", plan, Path(place) / "model")
-        made = generator(method).sample(Path(place) / "model", table.num_rows)
-    return plan, made, wires.bytes
+        Coordinator(ROSTER, COORDINATOR, wires).run("benchmark", plan, Path(place) / "model")
+        drawn = table.num_rows if plan.pictures is None else DRAWN
+        made = generator(method).sample(Path(place) / "model", drawn)
+    return made, wires.bytes
 
 
-def _policy(
-    name: str, keys: Mapping[str, Ed25519PrivateKey], coordinator: Ed25519PrivateKey, columns: list[str]
-) -> Policy:
+def _policy(name: str, columns: list[str]) -> Policy:
     cap = Cap(epsilon=10.0, delta=QUALITY_DELTA)
     return Policy(
         name=name,
-        dataset="adult",
-        family=FamilyBudget(family="adults", unit="example", namespace="person", mode="family", cap=cap),
+        dataset="benchmark",
+        family=FamilyBudget(family="benchmark", unit="example", namespace="person", mode="family", cap=cap),
         run_cap=cap,
-        methods=["mst", "aim", "independent"],
+        methods=["mst", "aim", "independent", "image_moments"],
         columns=columns,
-        participants={each: _public(key) for each, key in keys.items()},
-        coordinator=_public(coordinator),
+        participants={each: _public(key) for each, key in KEYS.items()},
+        coordinator=_public(COORDINATOR),
         approval="policy",
         minimum=MINIMUM,
         colluders=COLLUDERS,
@@ -136,7 +147,7 @@ def _public(key: Ed25519PrivateKey) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
-def distances(plan: MarginalsPlan, table: pa.Table, made: pa.Table) -> str:
+def distances(plan: FederatedPlan, table: pa.Table, made: pa.Table) -> str:
     real, found = (np.stack([column.codes(each) for column in plan.domain], axis=1) for each in (table, made))
     parts = (k_way_distance(real, found, plan.domain.sizes, ways).mean for ways in (1, 2))
     return "".join(f"{part:10.4f}" for part in parts)
@@ -154,7 +165,8 @@ def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...]) -> No
             for how, division in divisions(table):
                 for silent in (0, 2) if how == "evenly" else (0,):
                     began = time.process_time()
-                    plan, made, sent = federated(table, division, method, epsilon, silent)
+                    plan = planned(columns, table.num_rows, method, epsilon)
+                    made, sent = federated(plan, table, division, silent)
                     seconds, least, most = time.process_time() - began, min(sent.values()), max(sent.values())
                     label = f"{what}, {how}" + (f", {silent} silent" if silent else "")
                     worth = f"{distances(plan, table, made)}{seconds:10.0f}"
@@ -167,9 +179,76 @@ def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...]) -> No
             say(f"{f'{what}, central':44}{worth}")
 
 
+def digits(source: Path | None, most: int) -> tuple[Pictures, Pictures]:
+    """Training and test pictures: of a file as `bench_images` reads it, or the 8 x 8 ones of scikit-learn."""
+    if source is not None:
+        train, test = read(str(source), ImageForm(28, 28, 1))
+        chosen = np.random.default_rng(0).permutation(len(train.labels))[:most]
+        return Pictures(train.pixels[chosen], train.labels[chosen]), test
+    from sklearn.datasets import load_digits
+
+    held = load_digits()
+    order = np.random.default_rng(0).permutation(len(held.target))
+    pixels = np.rint(held.images * (255 / 16)).astype(np.uint8)[..., None]
+    parts = (Pictures(pixels[part], held.target[part].astype(np.int64)) for part in np.split(order, [1400]))
+    train, test = parts
+    return train, test
+
+
+def run_pictures(source: Path | None, most: int, epsilons: tuple[float, ...]) -> None:
+    """Prints the accuracy on real pictures of a classifier that learned from synthetic ones, beside the central method.
+
+    Labels have a tenth of epsilon in both. Seconds are of a core, of measuring, fitting and drawing by all parties.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    train, test = digits(source, most)
+    form, rows = ImageForm(*train.pixels.shape[1:]), len(train.labels)
+    public = {
+        "type": "image",
+        "size": [form.height, form.width],
+        "channels": 1,
+        "accept_unscrubbed": "They are public.",
+    }
+    columns = {"label": {"type": "categorical", "values": [str(label) for label in range(10)]}, "image": public}
+    ids = [f"{number:08d}" for number in range(rows)]
+    table = pa.table(
+        {OWNER_COLUMN: ids, "label": list(map(str, train.labels.tolist())), "image": form.stored(train.pixels)}
+    )
+    say(f"{rows} pictures, {len(NAMES)} participants, minimum {MINIMUM}, colluders {COLLUDERS}")
+    say(f"{'':24}{'accuracy':>10}   seconds   kB a participant")
+    for epsilon in epsilons:
+        began = time.process_time()
+        made, sent = federated(
+            planned(columns, rows, "image_moments", epsilon), table, np.arange(rows, dtype=np.int64) % len(NAMES)
+        )
+        seconds = time.process_time() - began
+        pixels, readable, _ = read_pictures(made["image"].combine_chunks(), form, "refuse", raw=False)
+        labels = np.array(made["label"].to_pylist(), dtype=np.int64)[readable]
+        worth = f"{_judged(Pictures(pixels, labels), test)}{seconds:10.0f}   {max(sent.values()) / 1e3:.0f}"
+        say(f"{f'epsilon {epsilon:g}, federated':24}{worth}")
+        began = time.process_time()
+        central = by_contract("image_moments", {"columns_share": 0.1}, train, epsilon, 1)
+        seconds = time.process_time() - began
+        say(f"{f'epsilon {epsilon:g}, central':24}{_judged(central, test)}{seconds:10.0f}")
+
+
+def _judged(made: Pictures, test: Pictures) -> str:
+    order = np.random.default_rng(0).permutation(len(made.labels))
+    judge = PictureClassifier(made.pixels[order], made.labels[order], 10, 0)
+    return f"{accuracy(judge.probabilities(test.pixels), test.labels):10.3f}"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="*", default=("independent", "mst", "aim"))
     parser.add_argument("--epsilons", nargs="*", type=float, default=EPSILONS)
+    parser.add_argument("--pictures", action="store_true", help="pictures of digits in place of the table")
+    parser.add_argument("--file", type=Path, help="with --pictures: MNIST, in place of those of scikit-learn")
+    parser.add_argument("--most", type=int, default=6000, help="of the file's pictures")
     chosen = parser.parse_args()
+    if chosen.pictures:
+        run_pictures(chosen.file, chosen.most, tuple(chosen.epsilons))
+        raise SystemExit
     run(Path(os.environ["DPSYNTH_BENCH_DATA"]), tuple(chosen.methods), tuple(chosen.epsilons))

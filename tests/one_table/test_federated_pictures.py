@@ -19,7 +19,7 @@ from dpsynth_platform.cli.main import app
 from dpsynth_platform.federation import noise
 from dpsynth_platform.federation.moments import PictureMomentsPlan
 from dpsynth_platform.federation.rounds import Roster
-from dpsynth_platform.foundation.errors import ContractError, LedgerError, SourceError
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused, LedgerError, SourceError
 from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_node import Approvals, node_status, node_up
 from dpsynth_platform.one_table.federated_plan import read_plan
@@ -68,7 +68,7 @@ def drawings(people, *, damaged=0):
 
 
 def command(*arguments):
-    done = CliRunner().invoke(app, ["federate", *map(str, arguments)])
+    done = CliRunner().invoke(app, [*map(str, arguments)])
     return done.exit_code, " ".join((done.output + "".join(command.captured.readouterr())).split())
 
 
@@ -90,7 +90,7 @@ def planned(place, columns, *more, name="plan.json", **changes):  # noqa: F811
         **OWNED,
     } | {f"--{key}": value for key, value in changes.items()}
     given = [word for key, value in options.items() if value is not None for word in (key, value)]
-    return command("plan", *given, *more)
+    return command("federate", "plan", *given, *more)
 
 
 def run(place, plan, **options):  # noqa: F811
@@ -125,8 +125,8 @@ def test_a_plan_of_pictures_in_words_and_for_programs(place):  # noqa: F811
 @pytest.mark.parametrize(
     ("columns", "changes", "words"),
     [
-        (COLUMNS, {"method": "mst"}, "columns.drawing: type image, but --method 'mst' makes no pictures"),
-        ({"kind": COLUMNS["kind"]}, {}, "image.column: missing"),
+        (COLUMNS, {"method": "mst"}, "--method 'mst' with a column of type image"),
+        ({"kind": COLUMNS["kind"]}, {}, "--method 'image_moments' without a column of type image"),
         (COLUMNS | {"other": COLUMNS["drawing"]}, {}, "image.column: missing; accepted: one of drawing, other"),
         (COLUMNS | {"drawing": COLUMNS["drawing"] | {"size": [128, 128]}}, {}, "a message to a participant could have"),
     ],
@@ -138,7 +138,7 @@ def test_what_no_federated_plan_of_pictures_has(place, columns, changes, words):
 
 def test_settings_of_pictures_are_those_of_a_contract(place):  # noqa: F811
     columns = COLUMNS | {"size": {"type": "categorical", "values": ["small", "large"]}}
-    assert "generate.image.given: missing" in planned(place, columns)[1]
+    assert "image.given: missing" in planned(place, columns)[1]
     document = {"columns": columns, "image": {"given": ["size"], "columns_share": 0.5}}
     declared = place / "declared.yaml"
     declared.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -154,7 +154,10 @@ def test_a_run_over_sockets_makes_a_table_with_pictures_and_its_statement(place)
     plan, person = read_plan(place / "plan.json"), {"approval": "person"}
     policies = by_all() | {"north": PICTURED | person}
     with up(place, drawings(200, damaged=3), {"columns": COLUMNS}, **policies) as lines:
-        Approvals(place / "north").approve(_kept(place, plan), "a reviewer")
+        with pytest.raises(GrantRefused, match="waits for a person"):
+            Approvals(place / "north").check("before", plan)
+        status, said = command("node", "approve", place / "north", plan.digest[:12], "--by", "a reviewer")
+        assert status == 0 and "Pictures in drawing: 4 x 4 pixels" in said and "kind, drawing" in said
         made = run(place, plan, rows=40)
     table = pq.read_table(made.synthetic)
     assert table.num_rows == made.rows == 40 and table.column_names == ["kind", "drawing", "person"]
@@ -176,14 +179,6 @@ def test_a_run_over_sockets_makes_a_table_with_pictures_and_its_statement(place)
         assert words in said
     document = json.loads((place / "out/statement.json").read_text())
     assert document["plan"]["digest"] == plan.digest and document["guarantee"]["epsilon"] <= 2
-
-
-def _kept(place, plan):  # noqa: F811
-    """The plan as north has it when it was proposed first."""
-    approvals = Approvals(place / "north")
-    with pytest.raises(Exception, match="waits for a person"):
-        approvals.check("before", plan)
-    return approvals.find(plan.digest[:12])
 
 
 def test_pictures_alone_need_a_number_of_rows_before_anything_is_asked(place):  # noqa: F811

@@ -107,7 +107,10 @@ def test_pictures_are_refused_and_the_line_is_named(tmp_path: Path) -> None:
         "and shows them to a reviewer; accepted: ignore: true, which leaves the column out; or a contract (dpsynth "
         "contract init) and dpsynth run"
     )
-    task_of(tmp_path / "t.parquet", replace(given, schema={"columns": columns | {"face": {"ignore": True}}}))
+    without = {"columns": columns | {"face": {"ignore": True}}}
+    task_of(tmp_path / "t.parquet", replace(given, schema=without))
+    with pytest.raises(ContractError, match="schema: image: here no pictures are made; accepted: in a federated run"):
+        task_of(tmp_path / "t.parquet", replace(given, schema=without | {"image": {"given": ["age"]}}))
 
 
 def test_a_forecast_shows_no_value_of_the_data(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

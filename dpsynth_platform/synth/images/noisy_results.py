@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -164,6 +165,7 @@ class Query:
         return found
 
 
+@cache
 def _triangle(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
     rows, columns = np.triu_indices(size)
     return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2))

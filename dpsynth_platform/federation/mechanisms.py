@@ -1,16 +1,19 @@
 """The mechanisms of federated runs by the method that a sealed plan names.
 
-What belongs here: their list. What does not: what they do (`marginals`, `moments`), and what all share (`plans`).
+What belongs here: their list. What does not: what they do (`marginals`, `moments`, `text_evolution`,
+`picture_evolution`), and what all share (`plans`).
 """
 
 from __future__ import annotations
 
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.moments import PictureMomentsPlan
+from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
 from dpsynth_platform.federation.plans import FederatedPlan
+from dpsynth_platform.federation.text_evolution import TextEvolutionPlan
 from dpsynth_platform.synth.interface import SealedPlan
 
-PLANS: tuple[type[FederatedPlan], ...] = (MarginalsPlan, PictureMomentsPlan)
+PLANS: tuple[type[FederatedPlan], ...] = (MarginalsPlan, PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan)
 
 
 def plan_of(text: str) -> FederatedPlan:

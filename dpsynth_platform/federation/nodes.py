@@ -203,9 +203,11 @@ class Coordinator:
             LedgerError: fewer participants than the plan's minimum have reserved, or started. Reservations are then
                 withdrawn; what was started is spent.
             RoundRefused: too few participants remain in a round; what was started is spent.
+            ConfigurationError: as `FederatedPlan.prepare`; nothing was asked.
             MechanismFailed: the directory cannot be made, and nothing was asked; or as `run_rounds`.
         """
         roster = self._roster.of(plan.terms.participants)
+        plan.prepare()
         try:
             directory.mkdir(mode=0o700)  # before anything is spent
         except OSError as error:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -70,7 +70,7 @@ class Policy(Part):
     dataset: Name
     family: FamilyBudget
     run_cap: Cap
-    methods: list[Literal["independent", "mst", "aim", "image_moments"]] = Field(min_length=1)
+    methods: list[Literal["independent", "mst", "aim", "image_moments", "image_pe", "aug_pe"]] = Field(min_length=1)
     columns: list[ColumnName] = Field(min_length=1, description="All that a run may read.")
     participants: dict[FamilyName, str] = Field(
         min_length=2, description="The public keys of all who may take part, itself among them; 64 hexadecimal digits."
@@ -157,6 +157,7 @@ class Participant:
             that there is one.
         pictures: the column of pictures as this participant declares it, to which its own bounded pictures conform, and
             their classes; None where it has none.
+        texts: the columns of texts as this participant declares them.
     """
 
     policy: Policy
@@ -164,6 +165,7 @@ class Participant:
     bounded: Path | pa.Table = field(repr=False)
     domain: Domain
     pictures: ImageLayout | None = None
+    texts: Collection[str] = ()
     _reserved: dict[str, tuple[FederatedPlan, Entry]] = field(default_factory=dict, repr=False)
 
     def allowed(self, text: str) -> FederatedPlan:
@@ -181,7 +183,7 @@ class Participant:
         drawn = max(each.length * math.ceil(each.share_variance / MOST_OF_A_DRAW) for each in plan.sums)
         if drawn > MOST_DRAWN:
             faults.append(f"share_variances: {drawn} draws of noise in a round; accepted: up to {MOST_DRAWN}")
-        faults += plan.undeclared(self.domain, self.pictures)
+        faults += [*plan.undeclared(self.domain, self.pictures), *plan.unreadable(self.texts)]
         if faults:
             raise ContractError("\n".join(f"the policy of {policy.name} refuses the plan: {each}" for each in faults))
         asked, cap = plan.guarantee, policy.run_cap

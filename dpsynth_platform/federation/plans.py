@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,8 +37,9 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent, event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.endpoint_access import Transport
 from dpsynth_platform.synth.images.layout import ImageLayout
-from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.domain import Domain
 
 MOST_MESSAGE_BYTES = 2**26
@@ -223,6 +224,24 @@ class FederatedPlan(ABC):
     def undeclared(self, domain: Domain, pictures: ImageLayout | None) -> Iterator[str]:
         """Why a participant's rows cannot be summed as the plan says, by its own declarations; one line each."""
 
+    def unreadable(self, texts: Collection[str]) -> Iterator[str]:
+        """Why a participant cannot read texts as the plan says; one line each.
+
+        Args:
+            texts: the columns that it declares as texts.
+        """
+        yield from ()
+
+    def prepare(self) -> None:
+        """Tries what the rounds need of the coordinator's machine, before anything is spent.
+
+        Raises:
+            ConfigurationError: it is missing, or not the plan's.
+        """
+        method = generator(self.sealed.method)
+        method.check_public(self.sealed)
+        method.tried_endpoint(self.sealed, Transport())
+
     @abstractmethod
     def read_round(self, document: Mapping[str, Any]) -> Round:
         """A round of `Round.to_json`, whoever made it. Raises `AccountingError` if the plan does not allow it."""
@@ -262,7 +281,7 @@ class FederatedPlan(ABC):
             if most > accepted:
                 raise AccountingError(
                     f"{what} could have {most} bytes in a run of this plan; accepted: up to {accepted}; declare fewer "
-                    "values, smaller pictures or fewer classes of them, or take fewer participants"
+                    "values, smaller pictures or fewer classes of them, or fewer candidates, or take fewer participants"
                 )
 
     def check(self) -> None:

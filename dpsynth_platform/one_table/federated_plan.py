@@ -49,6 +49,7 @@ _PURPOSES = {
     "within-clusters": "covariances within clusters",
     "correct": "pictures that a classifier is right for",
     "gradient": "a gradient of a classifier",
+    "votes": "votes for candidates",
 }
 """In words, of rounds whose names begin so."""
 _OPTIONS = re.compile(r"\b(minimum|colluders|silos|most_records) (?=\S+ of a sum)")

@@ -1,11 +1,15 @@
 """Nodes of all participants in one process, each with its directory and its socket."""
 
+import shutil
 import socket
+import tempfile
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from federated_cases import COLUMNS, NAMES, policy_document, rows
 from relay_cases import wait_for
 
@@ -14,6 +18,14 @@ from dpsynth_platform.federation.participants import Policy
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_node import node_up
+
+
+@pytest.fixture
+def place():
+    """A short path: a socket's has at most 107 bytes."""
+    made = Path(tempfile.mkdtemp(prefix="fn-"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
 
 
 def public(directory):

@@ -244,7 +244,7 @@ def test_an_evolution_interrupted_before_the_vote_for_clusters_continues_and_vot
     monkeypatch.setattr(evolution, "noisy_votes", lambda *_: pytest.fail("a round voted twice"))
     monkeypatch.setattr(resampling, "noisy_votes", lambda *rest: voted.append(len(rest[1])) or counted(*rest))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(evolution, "_write_survivors", lambda *_: _stop())
+        patch.setattr(evolution, "write_survivors", lambda *_: _stop())
         fitted(plan, bounded, model)
     assert (GENERATOR.is_complete(model), GENERATOR.can_resume(model)) == (False, True)
     fitted(plan, bounded, model)

@@ -230,7 +230,7 @@ def test_shared_votes_prove_no_more_than_is_claimed(plan):
 def test_shared_votes_in_full_for_each_candidate_are_found(plan, monkeypatch):
     """Each of three candidates gets a whole vote: 1.7 times the length."""
     scaled = evolution_votes.scaled
-    monkeypatch.setattr(evolution_votes, "scaled", lambda votes: dict.fromkeys(scaled(votes), RECORD_PARTS))
+    monkeypatch.setattr(evolution_votes, "scaled", lambda votes, parts: dict.fromkeys(scaled(votes), parts))
     mu = mu_of(plan, forgotten=[EvolutionParameters.of(plan).resampling.sigma])
     delta = gaussian_delta(mu, SHOWN)
     assert found_for_certain(**TRIALS, **rates_by(mu, math.sqrt(SHARE)), delta=delta, claimed=SHOWN, miss=1e-7)

@@ -40,7 +40,7 @@ from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.text.base_models import BaseModel
-from dpsynth_platform.synth.text.evolution import _sizes
+from dpsynth_platform.synth.text.evolution import sizes_of
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.filtering import Rules
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
@@ -209,7 +209,7 @@ def test_a_source_without_such_a_text_is_refused_with_its_plan(nowhere, method, 
 
 def test_an_evolution_begins_as_many_texts_whatever_the_data(nowhere, tmp_path):
     plan = sealed(contract_for("aug_pe"), nowhere)
-    assert _sizes(plan, EvolutionParameters.of(plan), tmp_path / "columns") == {(): 6}
+    assert sizes_of(plan, EvolutionParameters.of(plan), tmp_path / "columns") == {(): 6}
 
 
 def test_a_mechanism_without_a_text_in_any_record_learns_of_none(base, tmp_path):

@@ -38,8 +38,8 @@ class VotingRecords(ABC):
     groups: npt.NDArray[np.int64] = field(repr=False)
     owners: npt.NDArray[np.int64] | None = field(repr=False)
 
-    def votes(self, candidates: npt.NDArray[Any], groups: Sequence[int]) -> Counts:
-        """Exact votes for each candidate, in `RECORD_PARTS` of one vote; the caller must add noise.
+    def votes(self, candidates: npt.NDArray[Any], groups: Sequence[int], parts: int = RECORD_PARTS) -> Counts:
+        """Exact votes for each candidate, in `parts` of one vote; the caller must add noise.
 
         A record votes for one candidate of its group, or shares its vote among several; of equal ones, the first
         count. If its group has none, it does not vote.
@@ -49,7 +49,7 @@ class VotingRecords(ABC):
             groups: of each candidate.
         """
         chosen = self.chosen(candidates, np.asarray(groups, dtype=np.int64))
-        return histogram(chosen, self.owners, len(candidates))
+        return histogram(chosen, self.owners, len(candidates), parts)
 
     @abstractmethod
     def chosen(self, candidates: npt.NDArray[Any], groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -69,8 +69,10 @@ def noisy_votes(voters: VotingRecords, candidates: npt.NDArray[Any], groups: Seq
     return with_noise(voters.votes(candidates, groups), sigma)
 
 
-def histogram(chosen: npt.NDArray[np.int64], owners: npt.NDArray[np.int64] | None, candidates: int) -> Counts:
-    """Exact votes for each candidate, in `RECORD_PARTS` of one vote; the caller must add noise.
+def histogram(
+    chosen: npt.NDArray[np.int64], owners: npt.NDArray[np.int64] | None, candidates: int, parts: int = RECORD_PARTS
+) -> Counts:
+    """Exact votes for each candidate, in `parts` of one vote; the caller must add noise.
 
     Args:
         chosen: the candidate or candidates of each record, or `NOBODY`; see `VotingRecords.chosen`.
@@ -84,21 +86,21 @@ def histogram(chosen: npt.NDArray[np.int64], owners: npt.NDArray[np.int64] | Non
         votes[owner].update(candidate for candidate in candidates_of if candidate != NOBODY)
     total = np.zeros(candidates, dtype=np.int64)
     for own in votes.values():
-        for candidate, parts in scaled(own).items():
-            total[candidate] += parts
+        for candidate, units in scaled(own, parts).items():
+            total[candidate] += units
     return total
 
 
-def scaled(votes: Mapping[int, int]) -> dict[int, int]:
-    """One owner's votes as a vector of L2 norm 1 at most, in `RECORD_PARTS` of one vote.
+def scaled(votes: Mapping[int, int], parts: int = RECORD_PARTS) -> dict[int, int]:
+    """One owner's votes as a vector of L2 norm 1 at most, in `parts` of one vote.
 
     A record that shares its vote among k candidates counts once for each; alone it gives each 1 / sqrt(k).
 
-    floor(U c / |c|) for each number of votes c, with U = `RECORD_PARTS` and |c| their norm: integers, never rounded
-    up, so that the sum of their squares is U^2 at most.
+    floor(U c / |c|) for each number of votes c, with U = `parts` and |c| their norm: integers, never rounded up, so
+    that the sum of their squares is U^2 at most.
     """
     squares = sum(count * count for count in votes.values())
-    return {cell: math.isqrt(RECORD_PARTS**2 * count * count // squares) for cell, count in votes.items()}
+    return {cell: math.isqrt(parts**2 * count * count // squares) for cell, count in votes.items()}
 
 
 def with_noise(votes: Counts, sigma: float) -> Counts:

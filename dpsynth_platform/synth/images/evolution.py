@@ -28,10 +28,8 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.evolution import loop
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal
-from dpsynth_platform.synth.evolution.loop import Features, Rounds, Survivors, enough
-from dpsynth_platform.synth.evolution.votes import noisy_votes
+from dpsynth_platform.synth.evolution.loop import Ballot, Features, Rounds, Survivors, enough
 from dpsynth_platform.synth.images.encoders import LENGTH, Encoder
-from dpsynth_platform.synth.images.evolution_votes import ImageVoters
 from dpsynth_platform.synth.images.foundations import ImageFoundation
 from dpsynth_platform.synth.tabular.noise import Counts
 
@@ -203,13 +201,16 @@ def describe(plan: EvolutionPlan, guarantee: Guarantee) -> str:
 
 def evolve(
     plan: EvolutionPlan,
-    voters: ImageVoters,
+    ballot: Ballot,
     foundation: ImageFoundation[Sample],
     encoder: Encoder,
     journal: EvolutionJournal,
     progress: Progress = silent,
 ) -> Survivors[Sample]:
     """Runs all rounds, or the remaining ones of an interrupted evolution, at no further cost.
+
+    Args:
+        ballot: noisy votes of private pictures; see `loop.evolve`.
 
     Returns:
         All candidates of the last vote, best first within each label, with their noisy votes.
@@ -222,7 +223,7 @@ def evolve(
         plan.rounds,
         [plan.population] * len(plan.labels),
         candidates,
-        lambda features, groups: noisy_votes(voters, features, groups, plan.sigma),
+        ballot,
         journal,
         progress,
         candidates.select,

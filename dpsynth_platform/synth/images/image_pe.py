@@ -13,11 +13,13 @@ An interrupted evolution continues at no further cost: noisy votes are on disk b
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ConfigurationError, GrantRefused, MechanismFailed
@@ -29,6 +31,7 @@ from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.endpoint_access import Access, Transport
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal, has_begun
 from dpsynth_platform.synth.evolution.loop import Rounds, Survivors
+from dpsynth_platform.synth.evolution.votes import noisy_votes
 from dpsynth_platform.synth.images import evolution
 from dpsynth_platform.synth.images.declared_foundations import DeclaredFoundation
 from dpsynth_platform.synth.images.encoders import Encoder
@@ -49,7 +52,11 @@ BYTES_PER_RECORD = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionParameters(ImageParameters):
-    """The parameters of an evolution of pictures."""
+    """The parameters of an evolution of pictures.
+
+    Attributes:
+        federated: of a run over several participants, which has its own noise and cost: its terms.
+    """
 
     KIND = "private evolution of pictures"
     READERS: ClassVar[Readers] = {
@@ -59,6 +66,7 @@ class EvolutionParameters(ImageParameters):
 
     evolution: EvolutionPlan
     foundation: DeclaredFoundation
+    federated: Mapping[str, Any] | None = None
 
     @classmethod
     def calibrated(cls, inputs: PlanInputs) -> EvolutionParameters:
@@ -73,6 +81,8 @@ class EvolutionParameters(ImageParameters):
         )
 
     def own_event(self, guarantee: Guarantee) -> DpEvent:
+        if self.federated is not None:
+            raise GrantRefused("the plan of a federated run; accepted: its participants, each with its own ledger")
         return evolution.event(self.evolution, guarantee)
 
 
@@ -158,9 +168,21 @@ def evolve(
     foundation, encoder = opened(layout, plan, declared, access)
     with EvolutionJournal.opened(directory, run.plan.digest, resuming=run.checkpoints.resume) as journal:
         run.progress(READING, 0, 1)
-        voters = _voters(run, layout, encoder)
+        voters = voters_of(run.bounded, layout, encoder, by_owner=run.plan.guarantee["adjacency"] != "fixed-graph")
         run.progress(READING, 1, 1)
-        found = evolution.evolve(plan, voters, foundation, encoder, journal, run.progress)
+        found = evolution.evolve(
+            plan,
+            lambda features, groups: noisy_votes(voters, features, groups, plan.sigma),
+            foundation,
+            encoder,
+            journal,
+            run.progress,
+        )
+    write_survivors(directory, foundation, found)
+
+
+def write_survivors(directory: Path, foundation: ImageFoundation[Any], found: Survivors[Any]) -> None:
+    """Writes what `drawing` reads."""
     document = {
         "samples": [foundation.to_json(sample) for sample in found.samples],
         "groups": list(found.groups),
@@ -202,10 +224,14 @@ def opened(
     return foundation, encoder
 
 
-def _voters(run: MechanismRun, layout: ImageLayout, encoder: Encoder) -> ImageVoters:
-    by_owner = run.plan.guarantee["adjacency"] != "fixed-graph"
+def voters_of(bounded: Path | pa.Table, layout: ImageLayout, encoder: Encoder, *, by_owner: bool) -> ImageVoters:
+    """The voters of a bounded table, on disk or in memory, by their classes. Sensitive.
+
+    Args:
+        by_owner: whether records have one owner each, whose votes are scaled together.
+    """
     features, groups, owners = [], [], []
-    for part in layout.read(run.bounded, owners=by_owner):
+    for part in layout.read(bounded, owners=by_owner):
         features.append(encoder.features(part.pixels))
         groups.append(part.classes)
         owners += list(part.owners or ())

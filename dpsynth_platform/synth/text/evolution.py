@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import GrantRefused, MechanismFailed
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.settings import Settings
@@ -90,17 +91,7 @@ class AugPe(TextGenerator[EvolutionParameters]):
             ConfigurationError: the model is not there or sees too few tokens, the deployment does not list the
                 endpoint, or its key cannot be read; or the public table has no text, or the sentence model is missing.
         """
-        base, generate = None, inputs.contract.generate
-        if generate.endpoint is None and not generate.asks_no_model:
-            base = trained.deployed(str(generate.base_model))
-            refuse_decoder(base, f"method {self.method}")
-        elif generate.endpoint is not None:
-            endpoint = Endpoint(generate.endpoint.url, str(generate.base_model))
-            Access.of(endpoint, Transport(), Settings.from_environment(), SETTING)
-        parameters = EvolutionParameters.calibrated(inputs, base)
-        if base is not None:
-            _writer(parameters, base, None, "cpu")
-        SentenceEncoder("cpu")
+        parameters = tried(inputs.contract, lambda base: EvolutionParameters.calibrated(inputs, base))
         return parameters.parts(inputs)
 
     def description(self, plan: SealedPlan, parameters: EvolutionParameters) -> tuple[str, dict[str, Any]]:
@@ -143,7 +134,7 @@ class AugPe(TextGenerator[EvolutionParameters]):
                 counted.measure(parameters.columns, run.bounded, place, run.progress, run.engine)
             counted.estimate(parameters.columns, place, progress=run.progress)
             if journal.groups is None:
-                journal.settle(_sizes(run.plan, parameters, place))
+                journal.settle(sizes_of(run.plan, parameters, place))
             groups = dict(journal.groups or {})
             foundation = TextFoundation(
                 writer, encoder.encode, parameters.wording, parameters.layout, list(groups), special, public=public
@@ -162,7 +153,7 @@ class AugPe(TextGenerator[EvolutionParameters]):
                 journal,
                 run.progress,
             )
-            surviving = _by_label(survivors, list(groups))
+            surviving = by_label(survivors, list(groups))
             chosen = parameters.resampling
             if chosen is not None:
                 texts = _Texts(parameters, surviving, lambda labels: replace(foundation, groups=labels), run.progress)
@@ -174,8 +165,7 @@ class AugPe(TextGenerator[EvolutionParameters]):
                     return chosen.measured(pool, chosen.among(voters, list(groups), parameters.layout), encoder)
 
                 resampling.vote_once(directory, directory / resampling.VOTING, count)
-            write_durably(directory / PLAN, run.plan.to_json())
-            _write_survivors(directory, surviving)
+            write_survivors(directory, run.plan, surviving)
 
     def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
         parameters = EvolutionParameters.of(plan)
@@ -216,16 +206,8 @@ class AugPe(TextGenerator[EvolutionParameters]):
         prompts = given_rows(table, parameters.layout)
 
         def foundation(labels: Sequence[Given]) -> TextFoundation:
-            here = parameters.asks_model and parameters.endpoint is None
-            base = trained.deployed(parameters.base_model) if here else None
-            access = _access(parameters, request.transport or Transport())
-            writer, special = _writer(parameters, base, access, request.device)
-            encoder = SentenceEncoder("cpu")
-            table = parameters.public if parameters.retrieves else None
-            public = read_candidates(table, parameters.layout, encoder.encode)
-            return TextFoundation(
-                writer, encoder.encode, parameters.wording, parameters.layout, labels, special, public=public
-            )
+            transport = request.transport or Transport()
+            return foundation_of(parameters, labels, transport, request.device, public=parameters.retrieves)
 
         counts, chosen = dict(Counter(prompts)), parameters.resampling
         texts = _Texts(parameters, _read_survivors(directory), foundation, request.progress)
@@ -238,6 +220,48 @@ class AugPe(TextGenerator[EvolutionParameters]):
         return Drawing(
             whole.schema, whole.num_rows, iter(whole.to_batches()), missing=drawn.missing, measured=drawn.measured
         )
+
+
+def tried(
+    contract: DataContract, parameters_of: Callable[[BaseModel | None], EvolutionParameters]
+) -> EvolutionParameters:
+    """The parameters for the contract's model, if it is there and can write.
+
+    Raises:
+        ConfigurationError: the model is not there or sees too few tokens, the deployment does not list the
+            endpoint, or its key cannot be read; or the sentence model is missing.
+    """
+    base, generate = None, contract.generate
+    if generate.endpoint is None and not generate.asks_no_model:
+        base = trained.deployed(str(generate.base_model))
+        refuse_decoder(base, f"method {AugPe.method}")
+    elif generate.endpoint is not None:
+        endpoint = Endpoint(generate.endpoint.url, str(generate.base_model))
+        Access.of(endpoint, Transport(), Settings.from_environment(), SETTING)
+    parameters = parameters_of(base)
+    if base is not None:
+        _writer(parameters, base, None, "cpu")
+    SentenceEncoder("cpu")
+    return parameters
+
+
+def foundation_of(
+    parameters: EvolutionParameters, labels: Sequence[Given], transport: Transport, device: str, *, public: bool
+) -> TextFoundation:
+    """What makes texts of these labels in this deployment, without any data.
+
+    Args:
+        public: whether texts of the plan's public table are among them.
+
+    Raises:
+        ConfigurationError: the model or the table is not the plan's, or the deployment does not list the endpoint.
+    """
+    here = parameters.asks_model and parameters.endpoint is None
+    base = trained.deployed(parameters.base_model) if here else None
+    writer, special = _writer(parameters, base, _access(parameters, transport), device)
+    encoder = SentenceEncoder("cpu")
+    table = read_candidates(parameters.public if public else None, parameters.layout, encoder.encode)
+    return TextFoundation(writer, encoder.encode, parameters.wording, parameters.layout, labels, special, public=table)
 
 
 def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
@@ -312,7 +336,7 @@ def _access(parameters: EvolutionParameters, transport: Transport) -> Access | N
     return None if endpoint is None else Access.of(endpoint, transport, Settings.from_environment(), SETTING)
 
 
-def _sizes(plan: SealedPlan, parameters: EvolutionParameters, columns: Path) -> dict[Given, int]:
+def sizes_of(plan: SealedPlan, parameters: EvolutionParameters, columns: Path) -> dict[Given, int]:
     """How many texts of each label survive, in proportion to rows of the columns' model: at least one of each."""
     request = DrawRequest(columns, ROWS_PER_TEXT * parameters.population)
     drawn = counted.draw(parameters.columns, ReleaseSchema.from_json(plan.release), request).table()
@@ -320,14 +344,17 @@ def _sizes(plan: SealedPlan, parameters: EvolutionParameters, columns: Path) -> 
     return {given: max(1, size) for given, size in apportioned(parameters.population, counts).items()}
 
 
-def _by_label(survivors: Survivors[PublicText], groups: Sequence[Given]) -> SurvivingTexts:
+def by_label(survivors: Survivors[PublicText], groups: Sequence[Given]) -> SurvivingTexts:
+    """The survivors by the values of each group."""
     found: dict[Given, list[tuple[PublicText, int]]] = {}
     for text, group, votes in zip(survivors.samples, survivors.groups, survivors.votes, strict=True):
         found.setdefault(groups[group], []).append((text, votes))
     return found
 
 
-def _write_survivors(directory: Path, surviving: SurvivingTexts) -> None:
+def write_survivors(directory: Path, plan: SealedPlan, surviving: SurvivingTexts) -> None:
+    """Writes plan and survivors, and so completes a model directory."""
+    write_durably(directory / PLAN, plan.to_json())
     document = [
         {"text": text.words, "given": list(given), "votes": votes}
         for given, own in surviving.items()
@@ -384,7 +411,7 @@ class _Texts:
 
 
 def _read_survivors(directory: Path) -> SurvivingTexts:
-    """Reads `_write_survivors` back. Raises `MechanismFailed` if it is damaged."""
+    """Reads `write_survivors` back. Raises `MechanismFailed` if it is damaged."""
     try:
         found: dict[Given, list[tuple[PublicText, int]]] = {}
         for line in json.loads((directory / SURVIVORS).read_text(encoding="utf-8")):

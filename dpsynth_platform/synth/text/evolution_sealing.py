@@ -11,17 +11,19 @@ before it, which full adaptive composition allows.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.text_generation import RETRIEVE, Evolution
-from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.contracts.text_generation import RETRIEVE, Evolution, TextGeneration
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.endpoint_access import Endpoint
 from dpsynth_platform.synth.evolution.loop import Rounds
 from dpsynth_platform.synth.interface import PlanInputs
@@ -30,6 +32,7 @@ from dpsynth_platform.synth.tabular.public_rows import SealedRows
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.evolution_prompts import Wording
 from dpsynth_platform.synth.text.public_texts import sealed_texts
+from dpsynth_platform.synth.text.resampling import Choice
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import (
     PlanParameters,
@@ -62,6 +65,7 @@ class EvolutionParameters(PlanParameters):
         endpoint: where the model is, if it is not on this machine.
         nearest: the number of candidates that share a record's vote; None: one.
         public: the public table whose texts are the first candidates; None: a model writes these.
+        federated: of a run over several participants, which has its own noise and cost: its terms.
     """
 
     KIND = "private evolution"
@@ -82,6 +86,7 @@ class EvolutionParameters(PlanParameters):
     endpoint: Endpoint | None
     nearest: int | None = None
     public: SealedRows | None = None
+    federated: Mapping[str, Any] | None = None
 
     @classmethod
     def calibrated(cls, inputs: PlanInputs, base: BaseModel | None) -> EvolutionParameters:
@@ -91,25 +96,36 @@ class EvolutionParameters(PlanParameters):
             base: the model that writes; None where an endpoint has it, or none is asked.
 
         Raises:
-            ContractError: the columns cannot be modelled, or the text column cannot be written.
-            ConfigurationError: the public table cannot be read, or has no text.
+            ContractError, ConfigurationError: as `with_noise`; or the columns cannot be modelled.
             AccountingError: no noise meets the guarantee.
         """
         contract, guarantee = inputs.contract, inputs.guarantee
-        text, named = contract.generate.text, contract.generate.base_model
-        if contract.generate.asks_no_model:
-            named = ""
-        if text is None or text.evolution is None or contract.text_column is None or named is None:
-            raise ContractError(
-                f"{contract.dataset}: generate: no text is written; accepted: a text column, and evolution"
-            )
-        evolution, declared = text.evolution, text.evolution.endpoint
+        rounds = _declared(contract)[1].rounds
         columns, chosen = columns_plan(inputs), resampling_of(contract, guarantee)
         sigma = noise_for(
-            lambda noise: whole_event(columns, _votes(noise, evolution.rounds, guarantee), chosen, guarantee),
+            lambda noise: whole_event(columns, _votes(noise, rounds, guarantee), chosen, guarantee),
             guarantee.epsilon,
             guarantee.delta,
         ).value
+        return cls.with_noise(contract, base, sigma, columns, chosen)
+
+    @classmethod
+    def with_noise(
+        cls,
+        contract: DataContract,
+        base: BaseModel | None,
+        sigma: float,
+        columns: counted.Columns,
+        chosen: Choice | None = None,
+    ) -> EvolutionParameters:
+        """The contract's parameters with this noise of the votes, beside columns and a choice that are planned.
+
+        Raises:
+            ContractError: the text column cannot be written.
+            ConfigurationError: the public table cannot be read, or has no text.
+        """
+        text, evolution, named = _declared(contract)
+        declared = evolution.endpoint
         return cls(
             columns=columns,
             layout=layout_of(contract),
@@ -170,7 +186,19 @@ class EvolutionParameters(PlanParameters):
         return (self.candidates if self.public is None else 0) + varied + ahead + clustered
 
     def own_event(self, guarantee: Guarantee) -> DpEvent:
+        if self.federated is not None:
+            raise GrantRefused("the plan of a federated run; accepted: its participants, each with its own ledger")
         return _votes(self.sigma, self.rounds.rounds, guarantee)
+
+
+def _declared(contract: DataContract) -> tuple[TextGeneration, Evolution, str]:
+    """The contract's text and evolution, and its model's name. Raises `ContractError` if no text evolves."""
+    text, named = contract.generate.text, contract.generate.base_model
+    if contract.generate.asks_no_model:
+        named = ""
+    if text is None or text.evolution is None or contract.text_column is None or named is None:
+        raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and evolution")
+    return text, text.evolution, named
 
 
 def _votes(sigma: float, rounds: int, guarantee: Guarantee) -> DpEvent:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
@@ -57,7 +58,7 @@ class Voters(VotingRecords):
 
 
 def read_voters(
-    bounded: Path,
+    bounded: Path | pa.Table,
     layout: TextLayout,
     groups: Mapping[Given, int],
     encoder: TextEncoder,
@@ -65,7 +66,7 @@ def read_voters(
     by_owner: bool,
     nearest: int = 1,
 ) -> Voters:
-    """The voters of a bounded table. It takes milliseconds for each uncached text, and 1.5 KB for each record.
+    """The voters of a bounded table, on disk or in memory: milliseconds for each uncached text, 1.5 KB for each record.
 
     Args:
         layout: has the text column (its first field) and the conditions.
@@ -80,13 +81,14 @@ def read_voters(
     owned = [OWNER_COLUMN] if by_owner else []
     conditions = [condition.column for condition in layout.conditions]
     names = [*conditions, layout.fields[0], *owned]
-    bounded_columns(bounded, names)
+    held = bounded if isinstance(bounded, pa.Table) else None
+    bounded_columns(bounded if held is None else held.schema, names)
     features_of = lru_cache(maxsize=REMEMBERED_TEXTS)(lambda text: text.features(encoder))
     features: list[Features] = []
     found: list[int] = []
     owners: list[int] = []
     numbers: dict[str, int] = {}
-    for batch in read_table(bounded, columns=names):
+    for batch in read_table(bounded, columns=names) if held is None else held.select(names).to_batches():
         texts = map(PrivateText, batch.column(layout.fields[0]).to_pylist())
         records = batch.select(conditions).to_pylist() if conditions else [{}] * batch.num_rows
         owner_of = batch.column(OWNER_COLUMN).to_pylist() if by_owner else [""] * batch.num_rows

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from dpsynth_platform.foundation.errors import ConfigurationError, StaleInput
 from dpsynth_platform.foundation.permissions import private_directory, private_files
@@ -77,9 +78,9 @@ class Tally:
         return Tally(**{name: count + getattr(other, name) for name, count in asdict(self).items()})
 
 
-def bounded_columns(table: Path, needed: Sequence[str]) -> list[str]:
-    """The columns of a bounded table. Raises `StaleInput` if it lacks a needed one."""
-    names: list[str] = table_schema(table).names
+def bounded_columns(table: Path | pa.Schema, needed: Sequence[str]) -> list[str]:
+    """The columns of a bounded table, or of its schema. Raises `StaleInput` if it lacks a needed one."""
+    names: list[str] = (table if isinstance(table, pa.Schema) else table_schema(table)).names
     missing = [name for name in needed if name not in names]
     if missing:
         raise StaleInput(f"the bounded table has no column {missing[0]!r}; materialize bounded again")

@@ -256,10 +256,10 @@ def columns_plan(inputs: PlanInputs, topics: TopicChoice | None = None) -> count
     extra = {}
     if topics is not None:
         extra[KEYWORDS_COLUMN] = CategoricalColumn(type="categorical", values=list(topics.load().labels))
-    return counted.planned(inputs, _for_columns(inputs.contract, inputs.guarantee), extra)
+    return counted.planned(inputs, part_for_columns(inputs.contract, inputs.guarantee), extra)
 
 
-def _for_columns(contract: DataContract, guarantee: Guarantee) -> Guarantee:
+def part_for_columns(contract: DataContract, guarantee: Guarantee) -> Guarantee:
     """What counting may cost: a share, or the cost of noise that is the declared multiple of a unit's sensitivity.
 
     Raises:

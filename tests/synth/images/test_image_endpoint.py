@@ -17,6 +17,7 @@ from dpsynth_platform.synth.endpoint_access import Access, Endpoint, Transport
 from dpsynth_platform.synth.endpoint_calls import UnusableAnswer
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal
 from dpsynth_platform.synth.evolution.loop import Rounds
+from dpsynth_platform.synth.evolution.votes import noisy_votes
 from dpsynth_platform.synth.images import foundations_endpoint
 from dpsynth_platform.synth.images.encoders import AveragedPixels
 from dpsynth_platform.synth.images.evolution import draw, evolve, planned
@@ -189,7 +190,13 @@ def test_requests_of_a_whole_evolution_hold_public_words_and_own_pictures_only(s
     plan = planned(guarantee, list(WORDS), 40, made.digest, encoder.digest, rounds=Rounds(3, 1), population=3)
     voters = ImageVoters.of(SECRET, np.arange(40) % 2, np.arange(40), encoder)
     with EvolutionJournal.opened(tmp_path, "p" * 64, resuming=False) as journal:
-        survivors = evolve(plan, voters, made, encoder, journal)
+        survivors = evolve(
+            plan,
+            lambda features, groups: noisy_votes(voters, features, groups, plan.sigma),
+            made,
+            encoder,
+            journal,
+        )
     assert draw(plan, survivors, "cat", 5, made, np.random.default_rng()).shape == (5, *FORM.shape)
     private = {SECRET[at].tobytes() for at in range(40)}
     own = {np.asarray(image.open(io.BytesIO(base64.b64decode(text)))).tobytes() for text in answered}

@@ -224,7 +224,13 @@ VOTERS = ImageVoters.of(BRIGHT, np.repeat([0, 1], 300), np.arange(600), ENCODER)
 
 def evolved(place, *, plan=PLAN, voters=VOTERS, resuming=False, foundation=SHAPES):
     with EvolutionJournal.opened(place, "p" * 64, resuming=resuming) as journal:
-        return evolve(plan, voters, foundation, ENCODER, journal)
+        return evolve(
+            plan,
+            lambda features, groups: noisy_votes(voters, features, groups, plan.sigma),
+            foundation,
+            ENCODER,
+            journal,
+        )
 
 
 def test_candidates_come_near_to_the_records_of_their_label(tmp_path, monkeypatch):

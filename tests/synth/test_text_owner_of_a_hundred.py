@@ -195,7 +195,7 @@ def test_votes_of_private_evolution(neighbours, base, monkeypatch, chosen):
     counted, voted = Noiseless(monkeypatch, drawing), Noiseless(monkeypatch, evolution_votes)
     monkeypatch.setattr(evolution, "SentenceEncoder", Letters)
     monkeypatch.setattr(evolution, "_writer", lambda *_: (Told(), ()))
-    monkeypatch.setattr(evolution, "_sizes", lambda *_: {(kind,): 3 for kind in KINDS})
+    monkeypatch.setattr(evolution, "sizes_of", lambda *_: {(kind,): 3 for kind in KINDS})
     monkeypatch.setattr(resampling, "clustered", lambda features, clusters: features[:clusters])
     evolved = {"about": "short letters", "population": 6, "variations": 1, "rounds": 3}
     plan = planned("aug_pe", {"max_tokens": 40, "evolution": evolved} | chosen, base)

@@ -86,6 +86,7 @@ class KubernetesChoice(_Choice):
     """A job of a Kubernetes cluster.
 
     Attributes:
+        image: image with a tag other than `latest`, or with a digest.
         volumes: of the restricted zone, and of the base models where training starts from one.
         memory: a worker that uses more is killed.
         node_selector: labels of the nodes that the pod may run on.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpsynth_platform.cli.csv_arguments import CsvDialect
-from dpsynth_platform.cli.terminal import Commands, TerminalOutput
+from dpsynth_platform.cli.terminal import Commands, TerminalOutput, workspace
 from dpsynth_platform.foundation.permissions import no_core_dumps
 from dpsynth_platform.foundation.progress import bars
 
@@ -71,7 +71,7 @@ def node_up(
         output.print(f"{dt.datetime.now(dt.UTC).isoformat(timespec='seconds')} {line}")
 
     no_core_dumps()
-    with bars(output.console) as progress:
+    with bars(output.console) as progress, workspace("dpsynth-node-"):  # which also ends it orderly at SIGTERM
         up(
             directory,
             table,
@@ -104,7 +104,7 @@ def node_status(output: TerminalOutput, directory: Directory) -> None:
                 (
                     entry.entry_id[:12],
                     str(entry.request.plan_digest)[:12],
-                    entry.state,
+                    "started: spent" if entry.state == "started" else entry.state,
                     f"{entry.request.guarantee.epsilon:g}",
                     entry.reserved_at,
                 )

@@ -43,18 +43,6 @@ participant decodes no larger array.
 **Who sees the sums.** A round's document shows all earlier noisy sums to participants and to who carries messages. The
 plan's noise is counted against them as against the coordinator; a participant knows its own share of it, so that a plan
 with `colluders` 0 does not protect from one that is curious.
-
-**Private evolution of texts on the same seam.** Candidates go out, and clipped votes come back summed. It needs
-
-- a plan with rounds, population and number of topics sealed; each round is one sum of `population` entries with norm 1
-  and a scale of some 2^10: a unit's votes are scaled together to norm 1 (`units.vote_sensitivity`), by `fixed_point`;
-- a round's document with the candidates' texts (64 MiB hold some 100,000), and the digest of the encoder that embeds
-  them. Each participant embeds them and its own texts with its own copy of the encoder, which its policy must name:
-  that is public material, to be checked before anything costs (`FederatedPlan.undeclared`);
-- `Measuring.add` keeps the noisy votes and draws the survivors; `next_round` asks the foundation for variations. Both
-  are post-processing, at the coordinator alone, which therefore needs the model and its endpoint, and no participant
-  does. Candidates that a dishonest coordinator makes up show no more than honest ones: a unit moves the votes by 1.
-- Replace-one moves votes by sqrt(2), not 2, as they are not negative: an event of votes in Skellam noise would use it.
 """
 
 from __future__ import annotations

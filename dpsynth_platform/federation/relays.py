@@ -64,6 +64,7 @@ def serve(
     most_bytes: int,
     goes_on: Callable[[], bool],
     report: Callable[[str], None],
+    up: Callable[[], None] = lambda: None,
 ) -> None:
     """Answers a participant's relay, one message after the other, as long as `goes_on()`, which is asked each second.
 
@@ -74,11 +75,13 @@ def serve(
         answer: gives the reply to a message.
         most_bytes: the longest message.
         report: called with a line on each refusal.
+        up: called once the socket is there.
 
     Raises:
         ConfigurationError: no socket can be made at the path.
     """
     with listening(place) as end:
+        up()
         end.settimeout(1.0)
         while goes_on():
             try:

@@ -158,6 +158,7 @@ class TextEvolutionPlan(EvolutionPlan):
         return (
             type(parameters.population) is int
             and 1 <= parameters.population <= MOST_POPULATION
+            and (parameters.nearest is None or type(parameters.nearest) is int)
             and parameters.nearest in (None, *range(1, MOST_NEAREST + 1))
             and parameters.resampling is None
             and super()._fits()

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageForm:
-    """Height and width in pixels, and channels: 1 (grey) or 3 (red, green, blue)."""
+    """Height and width in pixels, and channels: 1 (grey) or 3 (red, green, blue). Raises `ValueError` for others."""
 
     height: int
     width: int
     channels: int
+
+    def __post_init__(self) -> None:
+        if not all(type(number) is int for number in self.shape):  # 4.0 equals 4, and is no number of pixels
+            raise ValueError("a size of pictures that is no whole number")
 
     @property
     def values(self) -> int:

@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def node_up(
         ContractError: owners and policy do not fit, or a declaration is missing.
         SourceError: the table cannot be read as declared.
         ConfigurationError: the directory or the socket cannot be used, or the policy has another key of this node.
-        LedgerError: the ledger is missing, outdated, or was edited.
+        LedgerError: the ledger is missing, outdated, or was edited, or its account has other terms than the policy.
     """
     if (owners is None) != (policy.family.unit == "example"):
         raise ContractError(
@@ -174,8 +175,9 @@ def node_up(
                     f"{problem} Accepted: a --schema with them, and `ignore: true` where the plan does not count them"
                 )
             identity, approvals = federation_key(root), Approvals(root)
-            write_durably(_cap(root), policy.family.cap.model_dump_json())
             ledger = intact_ledger(place, place.ledger)
+            ledger.check_declared(policy.family)
+            write_durably(_cap(root), policy.family.cap.model_dump_json())
             with place.work() as work, NodeLineage(own_emitter(place), policy.name, table, report) as lineage:
                 bounded, _ = bounded_rows(task, place.vault, work, progress)
                 layout = ImageLayout.of(task.contract) if pictures else None
@@ -199,8 +201,9 @@ def node_up(
                             note_head(place.ledger, ledger)
                             known = last
 
-                report(f"{policy.name} is up: {socket or root / SOCKET}")
-                serve(socket or root / SOCKET, policy.name, answer, MOST_MESSAGE_BYTES, goes_on, report)
+                end = socket or root / SOCKET
+                is_up = partial(report, f"{policy.name} is up: {end}")
+                serve(end, policy.name, answer, MOST_MESSAGE_BYTES, goes_on, report, is_up)
 
         place.guarded(up)
 

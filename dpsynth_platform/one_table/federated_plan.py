@@ -25,7 +25,13 @@ from dpsynth_platform.federation.moments import PictureMomentsPlan
 from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.trust import Protection, protections
-from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError, ContractError, file_problem
+from dpsynth_platform.foundation.errors import (
+    AccountingError,
+    ConfigurationError,
+    ContractError,
+    GrantRefused,
+    file_problem,
+)
 from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.one_table.declaration import read_declared
@@ -108,7 +114,11 @@ def read_plan(path: Path) -> FederatedPlan:
         raise ConfigurationError(f"{path}: {file_problem(error)}; accepted: a plan of dpsynth federate plan") from None
     if len(text) > MOST_MESSAGE_BYTES:
         raise ConfigurationError(f"{path} is longer than {MOST_MESSAGE_BYTES} bytes; accepted: fewer declared values")
-    return plan_of(text)
+    try:
+        return plan_of(text)
+    except GrantRefused as error:
+        problem = str(error).partition("; materialize")[0]
+    raise GrantRefused(f"{path}: {problem}; accepted: a plan as dpsynth federate plan has made it")
 
 
 def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:

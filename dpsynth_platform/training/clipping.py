@@ -51,7 +51,7 @@ class ClippedSums(HookedSums):
 
     A causal model is called without an attention mask: padding is on the right, where no relevant token attends to it.
     A mask of all rows would select kernels, and so round a row's gradient by the others' lengths. An encoder needs one
-    (`families`); where layers compute coarsely, all batches of a shape have one of the same kind.
+    (`families`): all batches of a shape have one of the same kind.
 
     The model is from transformers, with or without adapters of peft. Finer trained weights are rounded to the layers'
     precision, for passes only. A batch is [units * k, tokens].
@@ -132,7 +132,7 @@ class ClippedSums(HookedSums):
     def _inputs(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Arguments of the model, and the labels of its scores."""
         if has_encoder(self._model):
-            return as_called(self._model, batch, fixed_width=self.precision != EXACT)
+            return as_called(self._model, batch)
         return {name: batch[name] for name in ("input_ids", "position_ids")}, batch["labels"]
 
     def _forward(self, inputs: dict[str, Tensor]) -> Tensor:

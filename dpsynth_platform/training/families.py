@@ -40,19 +40,19 @@ def decoder_start(model: Any) -> int:
     )
 
 
-def as_called(model: Any, batch: Batch, *, fixed_width: bool = False) -> tuple[dict[str, Tensor], Tensor]:
+def as_called(model: Any, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
     """Arguments of a transformers model for the scores of a batch, and labels, [rows, width of the scores].
 
-    Each label is predicted from those before it in its row. With `fixed_width`, an encoder-decoder's inputs are as wide
-    as the batch instead of as narrow as the rows allow. Then every batch has masked positions, too, so that the choice
-    of kernels does not depend on the rows.
+    Each label is predicted from those before it in its row. An encoder-decoder's inputs are as wide as the batch, and
+    not as narrow as the rows allow, which would round a row by the others' lengths. So every batch has masked
+    positions, too, and the choice of kernels does not depend on the rows.
     """
     if not has_encoder(model):
         return {name: values for name, values in batch.items() if name != "labels"}, batch["labels"]
-    return _divided(batch, decoder_start(model), fixed_width)
+    return _divided(batch, decoder_start(model))
 
 
-def _divided(batch: Batch, start: int, fixed_width: bool) -> tuple[dict[str, Tensor], Tensor]:
+def _divided(batch: Batch, start: int) -> tuple[dict[str, Tensor], Tensor]:
     tokens, labels = batch["input_ids"], batch["labels"]
     most = tokens.shape[1]
     places = torch.arange(most, device=tokens.device)
@@ -66,12 +66,5 @@ def _divided(batch: Batch, start: int, fixed_width: bool) -> tuple[dict[str, Ten
     source = source.clamp(max=most - 1)
     begun = torch.where(written, tokens.gather(1, source), start)
     wanted = torch.where(written, labels.gather(1, source), IGNORED)
-    wide, long = most, most
-    if not fixed_width:
-        wide, long = int(prompts.max()), int((lengths[:, None] - prompts).max().clamp(min=0)) + 1
-    inputs = {
-        "input_ids": tokens[:, :wide],
-        "attention_mask": is_prompt[:, :wide].long(),
-        "decoder_input_ids": begun[:, :long],
-    }
-    return inputs, wanted[:, :long]
+    inputs = {"input_ids": tokens, "attention_mask": is_prompt.long(), "decoder_input_ids": begun}
+    return inputs, wanted

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpsynth_platform.training.precision import EXACT
-
 PREDICTIONS = {"cpu": 256, "cuda": 1024}
 """Predictions at a time."""
 
@@ -47,8 +45,8 @@ class FrozenHead:
     def gradients(self, targets: Tensor, weights: Tensor) -> Tensor:
         """The gradient, at the hidden states, of the weighted sum of the cross-entropies of all predictions.
 
-        Where layers compute coarsely, all products have one shape for any number of predictions: other examples must
-        not change the rounding of one. Targets, the token after each position, and weights, 0 without a prediction, are
+        All products have one shape for any number of predictions: other examples must not change the rounding of one.
+        Targets, the token after each position, and weights, 0 without a prediction, are
         [examples, tokens]; the result is [examples, tokens, width].
         """
         if self.hidden is None:
@@ -56,10 +54,9 @@ class FrozenHead:
         hidden = self.hidden.flatten(0, 1)
         found = torch.zeros_like(hidden)
         places = weights.flatten().nonzero()[:, 0]
-        most = PREDICTIONS.get(hidden.device.type, PREDICTIONS["cpu"])
+        most = min(PREDICTIONS.get(hidden.device.type, PREDICTIONS["cpu"]), len(hidden))
         for own in torch.split(places, most) if len(places) else ():
-            missing = 0 if hidden.dtype == EXACT else most - len(own)
-            filled = torch.cat([own, own[:1].expand(missing)])
+            filled = torch.cat([own, own[:1].expand(most - len(own))])
             gradients = self._of(hidden[filled], targets.flatten()[filled])[: len(own)]
             found[own] = gradients.mul_(weights.flatten()[own, None])
         return found.view_as(self.hidden)

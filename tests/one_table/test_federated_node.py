@@ -2,7 +2,11 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,6 +14,7 @@ import pytest
 import yaml
 from federated_cases import COLUMNS, NAMES, plan_of, rows
 from node_cases import SCHEMA_FILE, coordinator, policy, public, up
+from relay_cases import answers
 
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.participants import Policy
@@ -57,6 +62,47 @@ def test_columns_that_are_declared_otherwise_here_are_refused_before_they_cost(p
         coordinator(place).run("first", plan_of("independent", columns=others), place / "model")
     assert all("columns: age is declared otherwise here" in line for (_, line) in lines.values())
     assert all(node_status(place / name).entries == [] for name in NAMES)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_is_stopped_leaves_no_rows_and_ends_its_runs(place, ending):
+    """By a service manager or a person; the run that it was in is ended in its lineage."""
+    north = place / "north"
+    pq.write_table(rows(50), place / "rows.parquet")
+    (place / "columns.yaml").write_text(yaml.safe_dump(SCHEMA_FILE))
+    declared = policy(place, "north").model_dump(mode="json", exclude_none=True)
+    (place / "policy.yaml").write_text(yaml.safe_dump(declared))
+    given = [place / "rows.parquet", "--policy", place / "policy.yaml", "--schema", place / "columns.yaml"]
+    command = [sys.executable, "-m", "dpsynth_platform", "node", "up", north, *given, "--owners", "person"]
+    with (place / "log").open("w") as log:
+        node = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log)
+    end = time.monotonic() + 120
+    while not answers(north / "node.sock"):
+        assert time.monotonic() < end and node.poll() is None, (place / "log").read_text()
+        time.sleep(0.05)
+    assert list(north.glob("restricted/work-*/*"))
+    node.send_signal(ending)
+    node.wait(60)
+    assert not list(north.glob("restricted/work-*")) and not (north / "node.sock").exists()
+    assert (place / "log").read_text().count("is up") == 1 and "Traceback" not in (place / "log").read_text()
+
+
+def test_a_policy_with_another_cap_than_the_account_s_does_not_come_up(place):
+    with up(place):
+        coordinator(place).run("first", plan_of("independent"), place / "model")
+    raised = policy(place, "north").family.model_dump() | {"cap": {"epsilon": 40.0, "delta": 1e-4}}
+    declared = policy(place, "north", family=raised)
+    with pytest.raises(LedgerError, match=r"cap\.epsilon: 40\.0, but the account holds 5"):
+        node_up(place / "north", place / "north.parquet", declared, SCHEMA_FILE, owners="person", report=print)
+
+
+def test_a_node_is_up_once_it_can_be_reached(place):
+    lines, far = [], place / ("x" * 120)
+    pq.write_table(rows(50), place / "rows.parquet")
+    given = {"owners": "person", "report": lines.append, "socket": far}
+    with pytest.raises(ConfigurationError, match="no socket can be made"):
+        node_up(place / "north", place / "rows.parquet", policy(place, "north"), SCHEMA_FILE, **given)
+    assert lines == []
 
 
 def test_one_process_for_each_directory(place):

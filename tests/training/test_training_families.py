@@ -16,7 +16,9 @@ from dpsynth_platform.training.adapter import check_trainable, with_adapter
 from dpsynth_platform.training.clipping import ClippedSums
 from dpsynth_platform.training.families import as_called, decoder_start, has_encoder
 from dpsynth_platform.training.plan import Adapter
+from dpsynth_platform.training.probe import moved
 from dpsynth_platform.training.soundness import losses, refuse_unsound
+from dpsynth_platform.training.trial import Maker
 from dpsynth_platform.training.validators import faults_of_width
 
 LENGTHS = [9, 12, 3, 7, 1, 12]
@@ -63,6 +65,24 @@ def test_width_and_company_change_nobody_s_gradient(name: str) -> None:
         assert (whole - others - alone).norm() <= EXACT * whole.norm()
 
 
+@pytest.mark.parametrize("name", [*ENCODERS, "llama", "gpt2"])
+def test_no_other_row_changes_how_one_is_rounded(name: str) -> None:
+    """In a part of one shape: whatever the others' lengths, and numbers of predictions, are."""
+    made, seed = with_adapter(model(name), RANK_2), torch.Generator().manual_seed(3)
+    maker = Maker.like(made, 61, 24, torch.device("cpu"))
+    own = maker.example(20)
+    with moved(made, seed), ClippedSums(made, RANK_2) as sums:
+        found = []
+        for lengths in ([24] * 5, [3] * 5, [20, 4, 9, 24, 15]):
+            for silent in ((), (1, 2, 3, 4, 5), (2, 4)):
+                batch = maker.batch([own, *map(maker.example, lengths)], width=24, unlabelled=silent)
+                sums.reset()
+                sums.add(batch, torch.tensor([[1.0], *[[0.0]] * 5]))
+                found.append(torch.cat([total.flatten().clone() for total in sums.totals.values()]))
+    assert all(torch.equal(found[0], each) for each in found)
+    assert found[0].norm() > 0.1
+
+
 def widened(rows: Any, width: int) -> Any:
     """With more padding, of tokens that would show."""
     missing = width - rows["input_ids"].shape[1]
@@ -80,16 +100,15 @@ def test_a_row_is_divided_where_its_prompt_ends() -> None:
     inputs, labels = as_called(made, rows)
     seen = [inputs["input_ids"][row][inputs["attention_mask"][row] == 1].tolist() for row in range(4)]
     assert seen == [[7, 8], [11], [13, 14, 15, 16], [18, 19, 20]]
-    assert labels.tolist() == [[-100, 9, 10], [-100, 12, -100], [-100, 17, -100], [-100] * 3]
+    assert labels[:, :3].tolist() == [[-100, 9, 10], [-100, 12, -100], [-100, 17, -100], [-100] * 3]
+    assert (labels[:, 3:] == -100).all()
     assert [row[:most] for row, most in zip(inputs["decoder_input_ids"].tolist(), (3, 2, 2, 1), strict=True)] == [
         [START, 9, 10],
         [START, 12],
         [START, 17],
         [START],
     ]
-    fixed, same = as_called(made, rows, fixed_width=True)
-    assert {name: values.shape for name, values in fixed.items()} == dict.fromkeys(fixed, (4, 5))
-    assert torch.equal(same[:, :3], labels) and (same[:, 3:] == -100).all()
+    assert {name: values.shape for name, values in inputs.items()} == dict.fromkeys(inputs, (4, 5))
     assert torch.equal(as_called(model("llama"), rows)[1], rows["labels"])
 
 
@@ -161,8 +180,8 @@ def test_a_stack_that_computes_otherwise_in_wide_batches_is_refused(stack: str) 
 def test_an_encoder_that_sees_padding_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = families._divided
 
-    def unmasked(batch: Any, start: int, fixed_width: bool) -> Any:
-        inputs, labels = right(batch, start, fixed_width)
+    def unmasked(batch: Any, start: int) -> Any:
+        inputs, labels = right(batch, start)
         return inputs | {"attention_mask": torch.ones_like(inputs["attention_mask"])}, labels
 
     monkeypatch.setattr(families, "_divided", unmasked)

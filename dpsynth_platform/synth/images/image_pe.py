@@ -230,12 +230,13 @@ def voters_of(bounded: Path | pa.Table, layout: ImageLayout, encoder: Encoder, *
     Args:
         by_owner: whether records have one owner each, whose votes are scaled together.
     """
-    features, groups, owners = [], [], []
+    features, groups, numbers = [], [], list[int]()
+    known: dict[str | None, int] = {}
     for part in layout.read(bounded, owners=by_owner):
         features.append(encoder.features(part.pixels))
         groups.append(part.classes)
-        owners += list(part.owners or ())
+        numbers += [known.setdefault(owner, len(known)) for owner in part.owners or ()]
     if not features:
         return ImageVoters.of(np.zeros((0, *layout.form.shape), np.uint8), np.zeros(0, np.int64), None, encoder)
-    numbers = np.unique(np.array(owners, dtype=np.str_), return_inverse=True)[1].astype(np.int64) if by_owner else None
-    return ImageVoters(np.concatenate(features), np.concatenate(groups), numbers)
+    owners = np.array(numbers, dtype=np.int64) if by_owner else None
+    return ImageVoters(np.concatenate(features), np.concatenate(groups), owners)

@@ -176,7 +176,8 @@ def test_units_and_noise_of_a_step_are_the_plans(tmp_path, bounded, without_gate
 
     def seen(self, batch, weights):
         shapes.append(tuple(weights.shape))
-        assert torch.allclose(weights.sum(1), torch.ones(len(weights)))
+        units = weights[weights.any(1)]  # others fill the part up
+        assert torch.allclose(units.sum(1), torch.ones(len(units)))
         add(self, batch, weights)
 
     monkeypatch.setattr(GridSums, "add", seen)

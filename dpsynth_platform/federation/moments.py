@@ -64,11 +64,10 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.plans import FederatedPlan, Measuring, Round, Terms, least_noise
+from dpsynth_platform.federation.plans import FederatedPlan, Measuring, Round, Terms, least_noise, undeclared_pictures
 from dpsynth_platform.federation.sums import SCALE, SumPlan, Whole, fixed_point
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
-from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import PICTURES, write_durably
@@ -326,11 +325,7 @@ class PictureMomentsPlan(FederatedPlan):
     def undeclared(self, domain: Domain, pictures: ImageLayout | None) -> Iterator[str]:
         if self.columns is not None:
             yield from self.columns.undeclared(domain, pictures)
-        if pictures != self.pictures:
-            yield (
-                f"columns: {visible(self.pictures.column)} is declared with another form or other classes "
-                "here, or not at all; accepted: the same size, channels and classes at all participants"
-            )
+        yield from undeclared_pictures(self.pictures, pictures)
 
     def read_round(self, document: Mapping[str, Any]) -> Round:
         index = document.get("index") if isinstance(document, dict) else None

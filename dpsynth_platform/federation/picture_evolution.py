@@ -23,8 +23,8 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.image_generation import MOST_POPULATION
 from dpsynth_platform.federation.columns_first import counted_first
 from dpsynth_platform.federation.evolution import PARTS, EvolutionPlan, VoteTerms, with_least_noise
+from dpsynth_platform.federation.plans import undeclared_pictures
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
-from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import PICTURES, write_durably
@@ -179,11 +179,7 @@ class PictureEvolutionPlan(EvolutionPlan):
 
     def undeclared(self, domain: Domain, pictures: ImageLayout | None) -> Iterator[str]:
         yield from super().undeclared(domain, pictures)
-        if pictures != self.pictures:
-            yield (
-                f"columns: {visible(self.pictures.column)} is declared with another form or other classes "
-                "here, or not at all; accepted: the same size, channels and classes at all participants"
-            )
+        yield from undeclared_pictures(self.pictures, pictures)
 
     def prepare(self) -> None:
         super().prepare()

@@ -33,6 +33,7 @@ import pyarrow as pa
 from dpsynth_platform.federation.rounds import longest_messages
 from dpsynth_platform.federation.sums import SCALE, VARIANCE_STEP, SumPlan, Whole
 from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent, event_to_json
@@ -310,6 +311,18 @@ class FederatedPlan(ABC):
                 f"the federated plan costs epsilon {spent:g} at delta {guarantee.delta:g}; accepted: at most what it "
                 f"says, {guarantee.epsilon:g}"
             )
+
+
+def undeclared_pictures(sealed: ImageLayout, here: ImageLayout | None) -> Iterator[str]:
+    """Why a participant's pictures cannot be summed as a plan says, by its own declarations; public."""
+    alike = "accepted: the same size, channels and classes at all participants"
+    if here is None or here.column != sealed.column:
+        yield f"columns: {visible(sealed.column)} is not declared here as pictures; {alike}"
+    elif here.form != sealed.form:
+        sizes = (" x ".join(map(str, each.form.shape)) for each in (here, sealed))
+        yield f"columns: {visible(sealed.column)} has {' here, and '.join(sizes)} in the plan; {alike}"
+    elif here.conditions != sealed.conditions:
+        yield f"columns: {visible(sealed.column)} has other classes here than in the plan; {alike}"
 
 
 def least_noise(made: Callable[[float], tuple[T, DpEvent]], start: float, guarantee: Guarantee) -> tuple[T, DpEvent]:

@@ -58,6 +58,7 @@ _PURPOSES = {
     "votes": "votes for candidates",
 }
 """In words, of rounds whose names begin so."""
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _OPTIONS = re.compile(r"\b(minimum|colluders|silos|most_records) (?=\S+ of a sum)")
 
 
@@ -149,6 +150,8 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     if options.owners is not None:
         columns.setdefault(options.owners, IdentifierColumn(type="identifier"))
     for name, item in columns.items():
+        if not _NAME.fullmatch(name):  # before other faults, which may suggest the name that it gets in a contract
+            raise _refused_name(options, name)
         if isinstance(item, CategoricalColumn) and item.most_learned is not None:
             raise ContractError(
                 f"{options.schema}: columns.{name}.values: learned; accepted in a federated run: a list, the same at "
@@ -168,10 +171,7 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     if contract.generate.constraints:
         raise ContractError(f"{options.schema}: constraints: given; accepted in a federated run: none")
     if other := [name for name, plain in source.names.items() if name != plain]:
-        raise ContractError(
-            f"{options.schema}: columns.{other[0]}: the name of a column; accepted in a federated run: letters, "
-            "digits, _ and -, a letter first, different without regard to case"
-        )
+        raise _refused_name(options, other[0])
     named, schema = contract.model_copy(update={"dataset": options.dataset}), with_row(source.own_schema, row)
     terms: dict[str, Any] = {name: getattr(options, name) for name in _TERMS} | {"participants": roster.names}
     try:
@@ -184,6 +184,13 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
 
 
 _TERMS = ("minimum", "colluders", "most_records", "silos")
+
+
+def _refused_name(options: FederatedOptions, name: str) -> ContractError:
+    return ContractError(
+        f"{options.schema}: columns.{name}: the name of a column; accepted in a federated run: letters, digits, _ and "
+        "-, a letter first, different without regard to case"
+    )
 
 
 def _check(options: FederatedOptions) -> None:

@@ -304,6 +304,8 @@ def test_a_plan_is_read_back_by_its_method_and_checked(plan):
         ("rounds", plan.sealed.parameters["rounds"] | {"rounds": 2}),
         ("rounds", plan.sealed.parameters["rounds"] | {"variations": 0}),
         ("nearest", 0),
+        ("nearest", 2.0),
+        ("nearest", True),
         ("layout", plan.sealed.parameters["layout"] | {"conditions": [{"column": "town", "values": ["Aix"]}]}),
         ("columns", None),
     ):

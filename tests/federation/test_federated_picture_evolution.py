@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -153,6 +154,25 @@ def test_a_plan_is_read_back_and_is_not_run_by_the_central_mechanism(plan):
     assert plan.reads == ["kind", "drawing"] and plan.rounds[0] == ("one-way", 1)
     with pytest.raises(GrantRefused, match="federated"):
         generator("image_pe").check(SealedPlan.from_json(plan.to_json()))
+
+
+@pytest.mark.parametrize("number", [4.0, True, "4"])
+def test_a_size_that_is_no_whole_number_is_refused_before_it_costs(plan, number):
+    """4.0 equals 4, and would fail once a participant had paid."""
+    layout = plan.sealed.parameters["layout"]
+    form = layout["form"] | {"height": number}
+    parameters = plan.sealed.parameters | {"layout": layout | {"form": form}}
+    with pytest.raises((AccountingError, ContractError)):
+        plan_of(replace(plan.sealed, parameters=parameters).to_json())
+
+
+def test_owners_whose_names_differ_by_a_trailing_zero_character_are_two(plan):
+    far = np.full((4, 4), 255) * np.eye(4)
+    table = table_of([("a", "dark", np.zeros((4, 4))), ("a\0", "dark", far)])
+    features = np.zeros((2, plan.features))
+    features[1] = 1 / 14
+    asked = plan.round(**document_of(plan, features, [0, 0]))
+    assert [list(asked.units(table)), list(asked.units(table.slice(1, 1)))] == [[PARTS, PARTS], [0, PARTS]]
 
 
 def test_pictures_that_are_near_by_a_network_are_refused(tmp_path):

@@ -205,7 +205,7 @@ def test_pictures_that_are_declared_otherwise_at_a_node_are_refused_before_they_
         pytest.raises(LedgerError, match="0 participants have reserved"),
     ):
         run(place, read_plan(place / "plan.json"), rows=5)
-    assert all("drawing is declared with another form" in " ".join(said) for said in lines.values())
+    assert all("drawing has 4 x 4 x 1 here, and 5 x 5 x 1 in the plan" in " ".join(said) for said in lines.values())
     assert all(node_status(place / name).entries == [] for name in NAMES)
 
 

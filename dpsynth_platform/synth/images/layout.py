@@ -71,7 +71,7 @@ class ImageLayout:
         try:
             conditions = tuple(Condition(part["column"], tuple(part["values"])) for part in document["conditions"])
             return cls(document["column"], ImageForm(**document["form"]), conditions)
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             raise ContractError("generate: no layout of pictures; materialize the line from raw again") from None
 
     @property

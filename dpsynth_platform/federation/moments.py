@@ -63,8 +63,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.plans import FederatedPlan, Measuring, Round, Terms, least_noise, undeclared_pictures
+from dpsynth_platform.federation.columns_first import ColumnsFirst, counted_first
+from dpsynth_platform.federation.plans import Measuring, Round, Terms, least_noise, undeclared_pictures
 from dpsynth_platform.federation.sums import SCALE, SumPlan, Whole, fixed_point
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
@@ -92,8 +92,6 @@ LOST, LOST_OF_NORM = 1 / 8, 1 / 64
 """Deviations of the noise that rounding may take from an entry, and its part of the norm of a vector of norm 1."""
 MOST_GRADIENTS = 1000
 _MATRICES = (queries.SCATTER, queries.COVARIANCES, queries.WITHIN)
-COLUMNS_METHOD = "mst"
-"""Of the columns that are counted; one column alone is counted once."""
 MostArrays = Mapping[str, Mapping[str, tuple[str, tuple[int, ...]]]]
 Arrays = Mapping[str, Mapping[str, npt.NDArray[Any]]]
 
@@ -164,7 +162,7 @@ def batches_by_unit(layout: ImageLayout, bounded: Path | pa.Table) -> Iterator[B
 
 
 @dataclass(frozen=True)
-class PictureMomentsPlan(FederatedPlan):
+class PictureMomentsPlan(ColumnsFirst):
     """A sealed plan whose parameters are `MomentsParameters`, with `VectorTerms` as `federated`."""
 
     METHODS = ("image_moments",)
@@ -197,17 +195,7 @@ class PictureMomentsPlan(FederatedPlan):
         inputs = PlanInputs(contract, schema, replace(target, max_contributions=b * silos))
         bare = VectorTerms(sorted(participants), minimum, colluders, most_records, b, silos, [], [])
         part = columns_part(inputs)
-        columns = (
-            None
-            if part is None
-            else MarginalsPlan.of(
-                counted.columns_alone(contract),
-                schema,
-                method=COLUMNS_METHOD,
-                guarantee=replace(part, max_contributions=b),
-                **{name: getattr(bare, name) for name in _SHARED},
-            ).sealed
-        )
+        columns = None if part is None else counted_first(contract, schema, part, bare)
         expected = contract.privacy.expected_units
         central = queries.planned(layout.form, layout.number, expected, inputs.guarantee, counted.event_of(columns))
         names, adjacency = names_of(central), inputs.guarantee.adjacency
@@ -217,7 +205,7 @@ class PictureMomentsPlan(FederatedPlan):
             deviations = [factor * central.noise[name] * scale for name, scale in zip(names, scales, strict=True)]
             shares = [bare.share_of(deviation**2) for deviation in deviations]
             terms = replace(bare, share_variances=shares, scales=scales)
-            return terms, _event(columns, _sums(terms, central, adjacency))
+            return terms, counted.together(columns, *(each.event for each in _sums(terms, central, adjacency)))
 
         terms, event = least_noise(terms_with, 1.0, inputs.guarantee)
         noise = {
@@ -250,36 +238,28 @@ class PictureMomentsPlan(FederatedPlan):
     def terms(self) -> VectorTerms:
         return VectorTerms(**(self.parameters.federated or {}))
 
-    @cached_property
-    def columns(self) -> MarginalsPlan | None:
-        """The plan of the counted columns, whose rounds are the first."""
-        columns = self.parameters.columns
-        return None if columns is None else MarginalsPlan(columns)
+    @property
+    def counted(self) -> counted.Columns:
+        return self.parameters.columns
 
     @property
     def pictures(self) -> ImageLayout:
         return self.parameters.layout
 
     @property
-    def reads(self) -> Sequence[str]:
-        layout = self.pictures
-        own = [layout.column, *(condition.column for condition in layout.conditions)]
-        return list(dict.fromkeys([*(() if self.columns is None else self.columns.reads), *own]))
+    def own_reads(self) -> Sequence[str]:
+        return [self.pictures.column, *(condition.column for condition in self.pictures.conditions)]
 
     @property
-    def rounds(self) -> tuple[tuple[str, int], ...]:
-        return (*(() if self.columns is None else self.columns.rounds), *((name, 1) for name in names_of(self.moments)))
+    def own_rounds(self) -> tuple[tuple[str, int], ...]:
+        return tuple((name, 1) for name in names_of(self.moments))
 
     @cached_property
-    def sums(self) -> tuple[SumPlan, ...]:
-        return (*(() if self.columns is None else self.columns.sums), *self._vectors)
-
-    @cached_property
-    def _vectors(self) -> tuple[SumPlan, ...]:
+    def own_sums(self) -> tuple[SumPlan, ...]:
         return _sums(self.terms, self.moments, self.guarantee.adjacency)
 
     @property
-    def most_document_bytes(self) -> int:
+    def own_document_bytes(self) -> int:
         empty = {
             name: {part: {"type": type_, "shape": shape, "data": ""} for part, (type_, shape) in parts.items()}
             for name, parts in most_arrays(self.moments).items()
@@ -289,48 +269,27 @@ class PictureMomentsPlan(FederatedPlan):
             for parts in most_arrays(self.moments).values()
             for type_, shape in parts.values()
         )
-        own = len(json.dumps({"index": len(self.rounds), "results": empty})) + data
-        return own if self.columns is None else max(own, self.columns.most_document_bytes)
-
-    @property
-    def event(self) -> DpEvent:
-        return _event(self.parameters.columns, self._vectors)
+        return len(json.dumps({"index": len(self.rounds), "results": empty})) + data
 
     def _fits(self) -> bool:
-        parameters, moments = self.parameters, self.moments
+        moments = self.moments
         sizes = (moments.classes, moments.components, moments.clusters, *moments.shape)
         return (
             all(isinstance(name, str) for name in self.reads)
-            and self.sealed.columns == counted.domains(parameters.columns)
             and all(type(size) is int and size >= 1 for size in sizes)
             and all(type(size) is int and size >= 0 for size in (moments.frequencies, moments.networks, moments.rounds))
             and moments.shape == self.pictures.form.shape
             and moments.classes == self.pictures.number
             and set(moments.noise) == set(names_of(moments))
             and all(isinstance(noise, float) and 0 < noise < math.inf for noise in moments.noise.values())
-            and self._fit_columns()
-        )
-
-    def _fit_columns(self) -> bool:
-        columns = self.columns
-        if columns is None:
-            return True
-        columns.check()
-        mine, theirs = self.guarantee, columns.guarantee
-        return all(getattr(columns.terms, name) == getattr(self.terms, name) for name in (*_SHARED, _BOUND)) and (
-            (mine.unit, mine.adjacency, mine.max_contributions)
-            == (theirs.unit, theirs.adjacency, theirs.max_contributions)
+            and super()._fits()
         )
 
     def undeclared(self, domain: Domain, pictures: ImageLayout | None) -> Iterator[str]:
-        if self.columns is not None:
-            yield from self.columns.undeclared(domain, pictures)
+        yield from super().undeclared(domain, pictures)
         yield from undeclared_pictures(self.pictures, pictures)
 
-    def read_round(self, document: Mapping[str, Any]) -> Round:
-        index = document.get("index") if isinstance(document, dict) else None
-        if self.columns is not None and type(index) is int and 0 <= index < len(self.columns.rounds):
-            return self.columns.read_round(document)
+    def own_round(self, document: Mapping[str, Any]) -> VectorRound:
         if not isinstance(document, dict) or document.keys() != {"index", "results"}:
             raise AccountingError("a round that is no object of index and results")
         return self.round(**document)
@@ -344,8 +303,7 @@ class PictureMomentsPlan(FederatedPlan):
         Raises:
             AccountingError: they are no results, they ask for nothing or for another sum, or a longer one.
         """
-        before = len(self.rounds) - len(self._vectors)
-        most = dict(enumerate(lengths(self.moments).items(), start=before))
+        most = dict(enumerate(lengths(self.moments).items(), start=self.before))
         try:
             name, longest = most[index]
             with np.errstate(all="ignore"):
@@ -356,19 +314,16 @@ class PictureMomentsPlan(FederatedPlan):
             valid = False
         if not valid or query is None:
             raise AccountingError("a round has results that the plan does not allow")
-        plan = self.terms.vectors(index - before, length, self.guarantee.adjacency)
+        plan = self.terms.vectors(index - self.before, length, self.guarantee.adjacency)
         digest = canonical_digest({"plan": self.digest, "index": index, "results": results})
         return VectorRound(index, results, plan, digest, query, self.pictures)
 
     @contextmanager
     def measuring(self, directory: Path, progress: Progress = silent) -> Iterator[MeasuringVectors]:
         with ExitStack() as stack:
-            columns = None
             if self.columns is None:
                 write_durably(directory / UNCOUNTED, "")
-            else:
-                place = private_directory(directory / COLUMNS)
-                columns = stack.enter_context(self.columns.measuring(place, progress))
+            columns = stack.enter_context(self.measuring_columns(directory / COLUMNS, progress))
             pictures = private_directory(directory / PICTURES)
             begin(self.moments, pictures)
             yield MeasuringVectors(self, directory, columns, Opened(self.moments, pictures, None, progress))
@@ -410,11 +365,6 @@ class MeasuringVectors:
         deviation = _deviation(asked.sum.share_variance, asked.sum.scale, finished)
         write_arrays(self.opened.directory / f"{asked.query.name}.npz", {"sums": kept, DEVIATION: np.array(deviation)})
         self._index = asked.index + 1
-
-
-_SHARED = ("participants", "minimum", "colluders", "most_records", "silos")
-"""Terms that the columns' plan has in common with the whole one, beside `_BOUND`, which the contract has."""
-_BOUND = "max_contributions"
 
 
 def names_of(moments: MomentsPlan) -> list[str]:
@@ -486,10 +436,6 @@ def _sums(terms: VectorTerms, moments: MomentsPlan, adjacency: str) -> tuple[Sum
     if not len(terms.share_variances) == len(terms.scales) == len(found):
         raise ValueError("shares of noise or scales of another number of rounds")
     return tuple(terms.vectors(index, most, adjacency) for index, most in enumerate(found))
-
-
-def _event(columns: counted.Columns, sums: Sequence[SumPlan]) -> DpEvent:
-    return counted.together(columns, *(each.event for each in sums))
 
 
 def _scale(units: int, noise: float, length: int) -> int:

@@ -423,7 +423,7 @@ def test_a_participant_refuses_pictures_of_another_form_before_anything_costs(tm
     other["kind"]["values"] = ["dark", "light", "grey"]
     for place, (changes, named) in enumerate(
         (
-            ({"plan_contract": contract(side=5)}, "drawing has 4 x 4 x 1 here, and 5 x 5 x 1 in the plan"),
+            ({"plan_contract": contract(side=5)}, "drawing has 5 x 5 x 1 here, and 4 x 4 x 1 in the plan"),
             ({"plan_contract": contract(columns=other)}, "kind is declared otherwise"),
             ({"methods": ["mst"]}, "methods: image_moments"),
             ({"columns": ["kind"]}, "columns: drawing"),

@@ -436,7 +436,7 @@ def test_a_participant_refuses_pictures_of_another_form_before_anything_costs(tm
             refusing.reserve("run", text)
         assert refusing.ledger.entries() == []
     plain = replace(party(tmp_path / "plain", NAMES[0], table), pictures=None)
-    with pytest.raises(ContractError, match="or not at all"):
+    with pytest.raises(ContractError, match="drawing is not declared here as pictures"):
         plain.reserve("run", text)
 
 

@@ -60,10 +60,10 @@ def plan(
         int | None, typer.Option(help="The most rows of each owner that a participant uses; with --owners.")
     ] = None,
     method: Annotated[
-        Literal["mst", "aim", "independent", "image_moments"],
+        Literal["mst", "aim", "independent", "image_moments", "image_pe"],
         typer.Option(
-            help="The generator: mst, aim (chooses among noisy tables of all pairs) or independent; image_moments for "
-            "pictures."
+            help="The generator: mst, aim (chooses among noisy tables of all pairs) or independent; image_moments, or "
+            "image_pe (candidates evolve by votes), for pictures."
         ),
     ] = "mst",
     colluders: Annotated[

@@ -22,6 +22,7 @@ from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.mechanisms import plan_of
 from dpsynth_platform.federation.moments import PictureMomentsPlan
+from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
 from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.trust import Protection, protections
@@ -136,12 +137,12 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
             f"--most-records {options.most_records}: {most} records in a cell of all participants, fewer than "
             f"--expected-units, so that counts would be clipped; accepted: for example {options.expected_units}"
         )
-    known, pictured = read_declared(options.schema, None, pictures=True), options.method in PictureMomentsPlan.METHODS
-    if known.pictures != pictured:
-        has, without = ("without a", ", or another method") if pictured else ("with a", ", or ignore: true for it")
+    known, of_pictures = read_declared(options.schema, None, pictures=True), _OF_PICTURES.get(options.method)
+    if known.pictures != (of_pictures is not None):
+        has, without = ("without a", ", or another method") if of_pictures else ("with a", ", or ignore: true for it")
         raise ContractError(
             f"--method {options.method!r} {has} column of type image in {options.schema}; accepted: "
-            f"{', '.join(PictureMomentsPlan.METHODS)} with one{without}"
+            f"{', '.join(_OF_PICTURES)} with one{without}"
         )
     columns = {
         name: IdentifierColumn(type="identifier") if isinstance(item, IgnoredColumn) else item
@@ -175,14 +176,18 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     named, schema = contract.model_copy(update={"dataset": options.dataset}), with_row(source.own_schema, row)
     terms: dict[str, Any] = {name: getattr(options, name) for name in _TERMS} | {"participants": roster.names}
     try:
-        if pictured:
-            return PictureMomentsPlan.of(named, schema, **terms)
+        if of_pictures is not None:
+            return of_pictures.of(named, schema, **terms)
         return MarginalsPlan.of(named, schema, method=options.method, **terms)
     except AccountingError as error:
         problem = str(error)
     raise AccountingError(_OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", problem))
 
 
+_OF_PICTURES: dict[str, type[PictureMomentsPlan | PictureEvolutionPlan]] = {
+    "image_moments": PictureMomentsPlan,
+    "image_pe": PictureEvolutionPlan,
+}
 _TERMS = ("minimum", "colluders", "most_records", "silos")
 
 

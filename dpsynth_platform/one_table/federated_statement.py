@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dpsynth_platform.federation.evolution import EvolutionPlan
+from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
 from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.foundation.markdown import cell
@@ -48,6 +50,10 @@ NOT_COVERED_OF_PICTURES = (
     "come up where hardly any row has one.",
     "An audit and a review: no attack was run on the model, and no person looked at the pictures before they were "
     "written.",
+)
+OF_CANDIDATES = (
+    "What made the candidates, at the coordinator (foundation: {kind}): it is public as the plan declares, and whom it "
+    "shows has no guarantee."
 )
 
 
@@ -104,7 +110,10 @@ class FederatedStatement:
 
     @property
     def not_covered(self) -> list[str]:
-        return [*NOT_COVERED, *(() if self.plan.pictures is None else NOT_COVERED_OF_PICTURES)]
+        found = [*NOT_COVERED, *(() if self.plan.pictures is None else NOT_COVERED_OF_PICTURES)]
+        if isinstance(self.plan, PictureEvolutionPlan):
+            found.append(OF_CANDIDATES.format(kind=self.plan.parameters.foundation.kind))
+        return found
 
     @property
     def covered(self) -> list[str]:
@@ -114,7 +123,8 @@ class FederatedStatement:
         empty = tuple(name for name, treatment in treatments.items() if treatment == "empty")
         vectors = sum(each.norm is not None for each in self.plan.sums)
         tables = f"{number_of(sum(item.tables for item in rounds) - vectors, 'table')} of counts"
-        parts = [*([tables] if self.plan.domain else []), *([f"{vectors} vectors of pictures"] if vectors else [])]
+        what = "histograms of votes for candidates" if isinstance(self.plan, EvolutionPlan) else "vectors of pictures"
+        parts = [*([tables] if self.plan.domain else []), *([f"{vectors} {what}"] if vectors else [])]
         return [
             f"Made by the method {sealed.method} for the dataset {sealed.dataset}: {' and '.join(parts)} in "
             f"{number_of(len(rounds), 'round')}, each with Skellam noise; only sums of all who finished were opened.",

@@ -72,9 +72,9 @@ def command(*arguments):
     return done.exit_code, " ".join((done.output + "".join(command.captured.readouterr())).split())
 
 
-def planned(place, columns, *more, name="plan.json", **changes):  # noqa: F811
+def planned(place, columns, *more, name="plan.json", schema=(), **changes):  # noqa: F811
     """Status and output of the command that makes a plan; a changed option that is None is left out."""
-    (place / "columns.yaml").write_text(yaml.safe_dump({"columns": columns}, sort_keys=False))
+    (place / "columns.yaml").write_text(yaml.safe_dump({"columns": columns, **dict(schema)}, sort_keys=False))
     (place / "keys.yaml").write_text(yaml.safe_dump({"participants": {each: public(place / each) for each in NAMES}}))
     options = {
         "--schema": place / "columns.yaml",
@@ -196,6 +196,22 @@ def test_pictures_alone_need_a_number_of_rows_before_anything_is_asked(place):  
     assert pq.read_table(made.synthetic).column_names == ["drawing"] and made.rows == 5
     said = made.statement.read_text()
     assert "One record is protected." in said and "counts and" not in said
+
+
+def test_pictures_evolve_by_the_votes_of_all(place):  # noqa: F811
+    """From made-up shapes; the table has them, and the statement says what they were."""
+    evolved = {"foundation": "shapes", "rounds": 2, "variations": 1, "population": 4}
+    status, said = planned(place, COLUMNS, schema={"image": {"evolution": evolved}}, method="image_pe")
+    assert status == 0 and said.count("votes for candidates") == 2, said
+    with up(place, drawings(60), {"columns": COLUMNS}, **by_all(methods=["image_pe"])):
+        made = run(place, read_plan(place / "plan.json"), rows=12)
+    table = pq.read_table(made.synthetic)
+    assert table.num_rows == 12 and set(table["kind"].to_pylist()) <= set(KINDS)
+    assert {Image.open(io.BytesIO(file)).size for file in table["drawing"].to_pylist()} == {(SIDE, SIDE)}
+    words = " ".join(made.statement.read_text().split())
+    assert "1 table of counts and 2 histograms of votes for candidates in 3 rounds" in words
+    assert "What made the candidates, at the coordinator (foundation: shapes)" in words
+    assert all([run["state"] for run in node_status(place / name).to_json()["runs"]] == ["spent"] for name in NAMES)
 
 
 def test_pictures_that_are_declared_otherwise_at_a_node_are_refused_before_they_cost(place):  # noqa: F811

@@ -72,9 +72,9 @@ def command(*arguments):
     return done.exit_code, " ".join((done.output + "".join(command.captured.readouterr())).split())
 
 
-def planned(place, columns, *more, name="plan.json", schema=(), **changes):  # noqa: F811
+def planned(place, columns, *more, name="plan.json", settings=(), **changes):  # noqa: F811
     """Status and output of the command that makes a plan; a changed option that is None is left out."""
-    (place / "columns.yaml").write_text(yaml.safe_dump({"columns": columns, **dict(schema)}, sort_keys=False))
+    (place / "columns.yaml").write_text(yaml.safe_dump({"columns": columns, **dict(settings)}, sort_keys=False))
     (place / "keys.yaml").write_text(yaml.safe_dump({"participants": {each: public(place / each) for each in NAMES}}))
     options = {
         "--schema": place / "columns.yaml",
@@ -201,7 +201,7 @@ def test_pictures_alone_need_a_number_of_rows_before_anything_is_asked(place):  
 def test_pictures_evolve_by_the_votes_of_all(place):  # noqa: F811
     """From made-up shapes; the table has them, and the statement says what they were."""
     evolved = {"foundation": "shapes", "rounds": 2, "variations": 1, "population": 4}
-    status, said = planned(place, COLUMNS, schema={"image": {"evolution": evolved}}, method="image_pe")
+    status, said = planned(place, COLUMNS, settings={"image": {"evolution": evolved}}, method="image_pe")
     assert status == 0 and said.count("votes for candidates") == 2, said
     with up(place, drawings(60), {"columns": COLUMNS}, **by_all(methods=["image_pe"])):
         made = run(place, read_plan(place / "plan.json"), rows=12)

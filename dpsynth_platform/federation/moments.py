@@ -295,7 +295,7 @@ class PictureMomentsPlan(ColumnsFirst):
         return self.round(**document)
 
     def round(self, index: int, results: Mapping[str, Any]) -> VectorRound:
-        """The round after these results, whoever has made them.
+        """The round after these results, from any sender.
 
         Args:
             results: in JSON form (`to_json`).

@@ -245,7 +245,7 @@ class FederatedPlan(ABC):
 
     @abstractmethod
     def read_round(self, document: Mapping[str, Any]) -> Round:
-        """A round of `Round.to_json`, whoever made it. Raises `AccountingError` if the plan does not allow it."""
+        """A round of `Round.to_json`, from any sender. Raises `AccountingError` if the plan does not allow it."""
 
     @abstractmethod
     def measuring(self, directory: Path, progress: Progress = silent) -> AbstractContextManager[Measuring]:

@@ -61,7 +61,7 @@ def test_a_release_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     counts = {row["region"]: row["answer"] for row in rows if (row["query"], row["measure"]) == ("regions", "count")}
     assert abs(sum(counts.values()) - 1350) < 400
     report = json.loads((storage_of(deployment).require(PEOPLE, "quality").directory / "report.json").read_text())
-    # All but the mean of the region without rows: there is no exact one, whether noise lets one be told or not.
+    # All but the mean of the region without rows: there is no exact one, whether noise gives one or not.
     assert report["answers"]["compared"] == len(rows) - 1
     (on_page,) = shown  # Dagster's event log keeps it, and every engineer reads it
     assert "intervals that contain" in str(on_page)

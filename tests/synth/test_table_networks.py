@@ -255,6 +255,27 @@ def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(method, s
 
 
 @pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_no_other_record_changes_how_one_is_rounded_in_a_part(method):
+    """Parts of a training have one shape: at each place of one, and beside all others, a gradient is the same."""
+    draws = 2 if method == "dp_gan" else 1
+    rows, network = rows_and_network(method, 32, [np.full(10, 0.1)] * 8)
+
+    def made(records, seed):
+        torch.manual_seed(seed)
+        return rows.drawn({"states": torch.randint(0, 10, (records, 8))}, draws)
+
+    own, found = made(1, 5), []
+    with VectorSums(network, PLAN, rows.losses) as sums:
+        for seed, place in itertools.product((1, 2), (0, 3, 15)):
+            others, before = made(15, seed), place * draws
+            batch = {key: torch.cat([others[key][:before], own[key], others[key][before:]]) for key in own}
+            sums.reset()
+            sums.add(batch, (torch.arange(16) == place)[:, None].expand(16, draws) / draws)
+            found.append(torch.cat([total.flatten().clone() for total in sums.totals.values()]))
+    assert found[0].norm() > 0 and all(torch.equal(found[0], each) for each in found)
+
+
+@pytest.mark.parametrize("method", NETWORK_METHODS)
 def test_others_records_change_a_sum_by_no_more_than_the_statement_says(method):
     """Kernels depend on the number of rows, so that one more record rounds all others anew; equal ones err alike.
 

@@ -67,17 +67,18 @@ def test_width_and_company_change_nobody_s_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*ENCODERS, "llama", "gpt2"])
 def test_no_other_row_changes_how_one_is_rounded(name: str) -> None:
-    """In a part of one shape: whatever the others' lengths, and numbers of predictions, are."""
+    """In a part of one shape: at each place, whatever the others' lengths and numbers of predictions are."""
     made, seed = with_adapter(model(name), RANK_2), torch.Generator().manual_seed(3)
     maker = Maker.like(made, 61, 24, torch.device("cpu"))
     own = maker.example(20)
     with moved(made, seed), ClippedSums(made, RANK_2) as sums:
         found = []
         for lengths in ([24] * 5, [3] * 5, [20, 4, 9, 24, 15]):
-            for silent in ((), (1, 2, 3, 4, 5), (2, 4)):
-                batch = maker.batch([own, *map(maker.example, lengths)], width=24, unlabelled=silent)
+            for place, silent in ((0, ()), (0, (1, 2, 3, 4, 5)), (0, (2, 4)), (3, (0, 5)), (5, ())):
+                rows = list(map(maker.example, lengths))
+                batch = maker.batch([*rows[:place], own, *rows[place:]], width=24, unlabelled=silent)
                 sums.reset()
-                sums.add(batch, torch.tensor([[1.0], *[[0.0]] * 5]))
+                sums.add(batch, (torch.arange(6) == place).float()[:, None])
                 found.append(torch.cat([total.flatten().clone() for total in sums.totals.values()]))
     assert all(torch.equal(found[0], each) for each in found)
     assert found[0].norm() > 0.1

@@ -24,6 +24,7 @@ from dpsynth_platform.release.evidence import audit_report, clearance_of
 def build_checks(contract: DataContract, family: FamilyBudget) -> list[dg.AssetChecksDefinition]:
     """The current clearance, the audit's verdict, the quality report and the ledger's integrity, of one dataset."""
     return [
+        *(() if contract.source.federation is not None else (_of_quality(contract, family),)),
         _check(
             contract,
             "clearance",
@@ -40,20 +41,23 @@ def build_checks(contract: DataContract, family: FamilyBudget) -> list[dg.AssetC
         ),
         _check(
             contract,
-            "quality",
-            "quality_report",
-            "The quality report is of the current rows and compares all that the contract asks for. At most a warning, "
-            "which stops nothing: no automatic decision reads a comparison with real rows.",
-            partial(_compared, family),
-        ),
-        _check(
-            contract,
             "model",
             "ledger_chain",
             "The ledger's hash chain is valid and agrees with its entries.",
             _verified,
         ),
     ]
+
+
+def _of_quality(contract: DataContract, family: FamilyBudget) -> dg.AssetChecksDefinition:
+    return _check(
+        contract,
+        "quality",
+        "quality_report",
+        "The quality report is of the current rows and compares all that the contract asks for. At most a warning, "
+        "which stops nothing: no automatic decision reads a comparison with real rows.",
+        partial(_compared, family),
+    )
 
 
 def _check(

@@ -18,7 +18,7 @@ from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.operations.roles import Role, roles_of
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
-from dpsynth_platform.scrub.fingerprints import read_fingerprints
+from dpsynth_platform.scrub.fingerprints import Fingerprints, read_fingerprints
 from dpsynth_platform.synth import planning
 from dpsynth_platform.synth.interface import generator
 
@@ -88,8 +88,8 @@ def _active_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | Non
     if entry is None or entry.state in ("void", "reserved") or step.spend_again == entry.entry_id:
         return None  # reserving again returns a valid reservation, and replaces an expired one
     directory = step.storage.location(step.place, role.step) / entry.entry_id
-    method = generator(raw.facts["method"])
-    if method.is_complete(directory) or (entry.state == "started" and method.can_resume(directory)):
+    method, here = generator(raw.facts["method"]), step.contract.source.federation is None
+    if method.is_complete(directory) or (here and entry.state == "started" and method.can_resume(directory)):
         return entry
     if entry.state == "spent":
         raise SpendRepeated(
@@ -103,12 +103,9 @@ def _reserve(
     step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role], replaces: str | None
 ) -> list[Entry]:
     from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
-    from dpsynth_platform.scrub.fingerprints import holdout_mask
 
     check_not_behind(step.storage, step.ledger)
-    (scrubbed,) = step.same_run(raw, "scrubbed")
-    step.check_owners(scrubbed)
-    policy = contract.privacy.on_overlap
+    scrubbed, policy = _scrubbed(step, contract, raw), contract.privacy.on_overlap
     if replaces is not None and policy != "compose":
         raise ClearanceRefused(
             f"{step.place.label}: the owners of the failed attempt have taken part, and on_overlap: {policy} excludes "
@@ -118,25 +115,43 @@ def _reserve(
     request = planning.cost_request(plan, step.runner)
     cleared = step.cleared(contract, request=request)
     cleared.require(step.place.label)
-    owners = read_fingerprints(scrubbed.directory / "participants")
-    held_out = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
-    offered = np.ascontiguousarray(owners[~held_out])
-    overlaps = step.ledger.overlaps(offered, cleared.comparable)
+    offered = None if scrubbed is None else _offered(step, contract, scrubbed)
+    overlaps = {} if offered is None else step.ledger.overlaps(offered, cleared.comparable)
     entries = step.ledger.reserve_together(
         contract.family,
         [role.key(raw.run_key) for role in due],
         request,
         participants=offered,
         policy=policy,
-        key_ids=scrubbed.facts[KEY_IDS],
+        key_ids=() if scrubbed is None else scrubbed.facts[KEY_IDS],
         related=cleared.related,
         replaces=replaces,
         period_keys=planning.mechanism_keys(contract, raw.run_key) if contract.release.cadence is not None else (),
     )
+    if offered is None:
+        return entries
     for entry in entries:
         charged = len(step.ledger.participants(entry.entry_id))
         Overlaps(len(offered), charged, overlaps).write(step.storage, step.place, entry.entry_id)
     return entries
+
+
+def _scrubbed(step: StepContext, contract: DataContract, raw: StepRecord) -> StepRecord | None:
+    """The scrubbed rows with their owners; None of a federated dataset, whose account charges everybody."""
+    if contract.source.federation is not None:
+        return None
+    (scrubbed,) = step.same_run(raw, "scrubbed")
+    step.check_owners(scrubbed)
+    return scrubbed
+
+
+def _offered(step: StepContext, contract: DataContract, scrubbed: StepRecord) -> Fingerprints:
+    """All owners but those who are held out."""
+    from dpsynth_platform.scrub.fingerprints import holdout_mask
+
+    owners = read_fingerprints(scrubbed.directory / "participants")
+    held_out = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
+    return np.ascontiguousarray(owners[~held_out])
 
 
 STEP = Step(

@@ -44,8 +44,22 @@ WITH_AUDIT_MODEL: tuple[Step, ...] = (
 """The steps of a dataset with a second model for the audit: the released model reads no canary."""
 
 
+FEDERATED: tuple[Step, ...] = (
+    raw.FEDERATED_STEP,
+    canaries.STEP,
+    replace(clearance.STEP, upstream=("raw",)),
+    model.FEDERATED_STEP,
+    synthetic.STEP,
+    audit.STEP,
+    replace(released.STEP, upstream=("clearance", "synthetic", "audit")),
+)
+"""The steps of a dataset whose rows stay with participants."""
+
+
 def line_of(contract: DataContract) -> tuple[Step, ...]:
     """The steps of a dataset, in order."""
+    if contract.source.federation is not None:
+        return FEDERATED
     return WITH_AUDIT_MODEL if contract.separate_audit_model else LINE
 
 
@@ -115,6 +129,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
         lineage: dg.ResourceParam[res.LineageResource],
         sql: dg.ResourceParam[res.ComputeResource],
         accelerator: dg.ResourceParam[res.AcceleratorResource],
+        federation: dg.ResourceParam[res.FederationResource],
     ) -> dg.MaterializeResult[None]:
         store = storage.open()
         logs = logs_of(store.root)
@@ -139,7 +154,9 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
                     sql=sql.choice(contract.dataset),
                     run_worker=accelerator.runner(context),
                     check_worker=partial(accelerator.check, contract.dataset),
+                    relay=partial(federation.choice, contract.dataset),
                     device=accelerator.device,
+                    emitter=emitter,
                     run=run,
                     line={item.name: item.upstream for item in line_of(contract)},
                     runner=recorded_name(

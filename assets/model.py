@@ -4,6 +4,7 @@
 same sealed plan, with fresh noise, over the same people and the canaries. No release is drawn from it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from dpsynth_platform.foundation.errors import StaleInput
 from dpsynth_platform.foundation.storage import AUDITED, StepRecord, digest_directory
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.operations.mechanism import MechanismInputs, alone, run_mechanism
-from dpsynth_platform.operations.roles import ATTACKED, Role, released_role, roles_of
+from dpsynth_platform.operations.roles import ATTACKED, ONLY, Role, released_role, roles_of
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import SealedPlan
@@ -23,6 +24,35 @@ def body(step: StepContext) -> Outcome:
     """Trains the model of the release, after the audited one if there is one."""
     contract, _ = step.sealed()
     return _train(step, released_role(contract))
+
+
+def _sum(step: StepContext) -> Outcome:
+    """Opens the participants' noisy sums, once, and fits the model to them."""
+    from dpsynth_platform.operations.federating import run_federation
+
+    contract, raw = step.sealed()
+    clearance, canaries = step.same_run(raw, "clearance", "canaries")
+    plan, entry, directory = _paid(step, raw, ONLY, clearance)
+    with alone(step, ONLY, directory):
+        entry, reused = _standing(step, entry, directory)
+        if not reused:
+            entry = run_federation(step, contract, plan, entry, directory, canaries)
+        record = _record(step, raw, entry, plan, directory, ONLY, [clearance, canaries])
+    return _outcome(step, contract, entry, plan, record, reused)
+
+
+def _paid(step: StepContext, raw: StepRecord, role: Role, clearance: StepRecord) -> tuple[SealedPlan, Entry, Path]:
+    """The plan of a mechanism, the entry that pays for it, and the directory of its model."""
+    entry, plan = step.ledger.entry(clearance.facts[role.entry]), step.plan(raw)
+    if (entry.key, entry.plan_digest) != (role.key(raw.run_key), plan.digest):
+        raise StaleInput(f"{step.place.label}/clearance is for another plan than raw's; materialize clearance again")
+    return plan, entry, step.storage.named_output(step.place, role.step, entry.entry_id)
+
+
+def _standing(step: StepContext, entry: Entry, directory: Path) -> tuple[Entry, bool]:
+    """The entry as it is now, which may have changed before the lock was acquired, and whether its model is here."""
+    entry = step.ledger.entry(entry.entry_id)
+    return entry, entry.state == "spent" and digest_directory(directory) == entry.model_digest
 
 
 def _train(step: StepContext, role: Role) -> Outcome:
@@ -36,25 +66,26 @@ def _train(step: StepContext, role: Role) -> Outcome:
     clearance, bounded = step.same_run(raw, "clearance", "bounded")
     canaries = step.same_run(raw, "canaries")[0] if role.canaries else None
     inputs = MechanismInputs(role, clearance, bounded, canaries)
-    entry = step.ledger.entry(clearance.facts[role.entry])
-    plan = step.plan(raw)
-    if (entry.key, entry.plan_digest) != (role.key(raw.run_key), plan.digest):
-        raise StaleInput(f"{step.place.label}/clearance is for another plan than raw's; materialize clearance again")
-    directory = step.storage.named_output(step.place, role.step, entry.entry_id)
+    plan, entry, directory = _paid(step, raw, role, clearance)
     with alone(step, role, directory):
-        entry = step.ledger.entry(entry.entry_id)  # it may have changed before the lock was acquired
-        reused = entry.state == "spent" and digest_directory(directory) == entry.model_digest
+        entry, reused = _standing(step, entry, directory)
         if not reused:
             entry = run_mechanism(step, contract, plan, entry, directory, inputs)
-        record = _record(step, raw, entry, plan, directory, inputs)
+        record = _record(step, raw, entry, plan, directory, role, inputs.records)
     return _outcome(step, contract, entry, plan, record, reused)
 
 
 def _record(
-    step: StepContext, raw: StepRecord, entry: Entry, plan: SealedPlan, directory: Path, inputs: MechanismInputs
+    step: StepContext,
+    raw: StepRecord,
+    entry: Entry,
+    plan: SealedPlan,
+    directory: Path,
+    role: Role,
+    inputs: Sequence[StepRecord],
 ) -> StepRecord:
-    name = inputs.role.step
-    existing = step.reusable(raw, name, *inputs.records)
+    name = role.step
+    existing = step.reusable(raw, name, *inputs)
     if existing is not None and existing.facts["entry_id"] == entry.entry_id:
         return existing
     facts = {
@@ -62,7 +93,7 @@ def _record(
         "plan_digest": plan.digest,
         "canaries": claimed_canaries(directory),
     }
-    return step.record(name, run_key=raw.run_key, directory=directory, inputs=inputs.records, facts=facts)
+    return step.record(name, run_key=raw.run_key, directory=directory, inputs=inputs, facts=facts)
 
 
 def _outcome(
@@ -107,6 +138,24 @@ STEP = Step(
     pool="accelerator",
 )
 
+FEDERATED_STEP = replace(
+    STEP,
+    description=(
+        "A federated run: noisy sums of the participants' rows, which stay with them, and the model fitted to these. "
+        "Differentially private, but kept restricted."
+    ),
+    upstream=("clearance", "canaries"),
+    kinds=frozenset({"python"}),
+    code_version="1",
+    body=_sum,
+    fields=(
+        ("measurements", "jsonl", "noisy counts and the columns chosen for them, in order"),
+        ("took_part", "json", "which participants started, and whose rows are in each sum"),
+        ("model", "npz", "the model that was fitted to them"),
+        ("claim", "json", "the one-time claim of the ledger entry"),
+    ),
+    pool=None,
+)
 AUDITED_STEP = replace(
     STEP,
     name=AUDITED,

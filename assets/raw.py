@@ -5,6 +5,8 @@ What belongs here: everything before the first record is read. What does not: re
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from assets.shown import numbers
 from dpsynth_platform.contracts.contract import DataContract
@@ -51,7 +53,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
         "plan_digest": plan.digest,
         "method": plan.method,
         "why_method": plan.why,
-        "expected_errors": expected_errors(plan.describe()),
+        "expected_errors": expected_errors(_described(contract, plan)),
         "source": pinned.name,
         "source_version": pinned.version,
         "source_schema": base64.b64encode(pinned.schema.serialize().to_pybytes()).decode(),
@@ -59,7 +61,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
         **({"parts": sorted(pinned.parts)} if contract.tables else {}),
     }
     if earlier is not None and earlier.run_key == run_key and earlier.path and facts.items() <= earlier.facts.items():
-        return Outcome(earlier, reused=True, metadata=_metadata(plan, epsilon_left))
+        return Outcome(earlier, reused=True, metadata=_metadata(contract, plan, epsilon_left))
     with step.storage.new_output(place, "raw") as directory:
         (directory / "plan.json").write_text(plan.to_json(), encoding="utf-8")
         if contract.tables:  # which also asks whether its public tables are guarded by now
@@ -67,7 +69,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
 
             facts |= write_public(contract, pinned.content, directory)
         record = step.record("raw", run_key=run_key, directory=directory, facts=facts)
-    return Outcome(record, metadata=_metadata(plan, epsilon_left))
+    return Outcome(record, metadata=_metadata(contract, plan, epsilon_left))
 
 
 def _bindings(contract: DataContract, pinned: source.PinnedSource) -> Mapping[str, Sequence[str]]:
@@ -90,6 +92,10 @@ def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.Pinn
         from dpsynth_platform.linked_rows.line import plan_of
 
         return plan_of(step.contract)
+    if step.contract.source.federation is not None:
+        from dpsynth_platform.federation.contracts import plan_of_contract
+
+        return plan_of_contract(step.contract)
     return planning.plan_release(step.contract, pinned.schema, step.place.period)
 
 
@@ -101,8 +107,17 @@ _ERRORS = {
 """Numbers of a plan by their labels; errors are in records, in the mean."""
 
 
-def _metadata(plan: SealedPlan, epsilon_left: float) -> dict[str, object]:
-    described = plan.describe()
+def _described(contract: DataContract, plan: SealedPlan) -> Mapping[str, Any]:
+    """`SealedPlan.describe`, also where participants add up."""
+    if contract.source.federation is None:
+        return plan.describe()
+    from dpsynth_platform.federation.contracts import described
+
+    return described(contract, plan)
+
+
+def _metadata(contract: DataContract, plan: SealedPlan, epsilon_left: float) -> dict[str, object]:
+    described = _described(contract, plan)
     return {
         "epsilon": plan.guarantee["epsilon"],
         "delta": plan.guarantee["delta"],
@@ -132,4 +147,13 @@ STEP = Step(
         ("plan", "json", "the sealed plan of the mechanism"),
         ("source", "string", "table id and version of the source"),
     ),
+)
+
+FEDERATED_STEP = replace(
+    STEP,
+    description=(
+        "The start of a federated run: admits the plan under the family's cap, seals contract and plan, which each "
+        "participant checks anew. No row comes here. Restricted."
+    ),
+    kinds=frozenset({"python"}),
 )

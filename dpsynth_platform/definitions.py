@@ -118,6 +118,7 @@ def _resources(settings: Settings) -> dict[str, object]:
         "ledger": res.LedgerResource(url=settings.ledger_url),
         "lineage": res.LineageResource(url=settings.ledger_url, directory=str(settings.lineage_file.parent)),
         "sql": res.ComputeResource(configuration=str(settings.compute) if settings.compute else None),
+        "federation": res.FederationResource(configuration=str(settings.federation) if settings.federation else None),
         "accelerator": res.AcceleratorResource(
             logs=str(logs_of(settings.restricted)),
             device=settings.device,

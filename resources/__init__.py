@@ -25,6 +25,7 @@ from dpsynth_platform.secrets.vault import Vault
 from resources.accelerator import AcceleratorResource as AcceleratorResource
 
 if TYPE_CHECKING:
+    from dpsynth_platform.federation.choice import RelayChoice
     from dpsynth_platform.ledger.store import Ledger
     from dpsynth_platform.lineage.emitter import LineageEmitter
     from dpsynth_platform.lineage.store import LineageStore
@@ -103,6 +104,19 @@ class ComputeResource:
     def choice(self, dataset: str) -> EngineChoice:
         """Raises `ConfigurationError` where the file is invalid."""
         return engine_choice(Path(self.configuration) if self.configuration else None, dataset)
+
+
+@dataclass(frozen=True)
+class FederationResource:
+    """The file that says where relays of federated runs connect, if the deployment has one."""
+
+    configuration: str | None = None
+
+    def choice(self, dataset: str) -> RelayChoice:
+        """Raises `ConfigurationError` where the file is invalid, or says nothing of the dataset."""
+        from dpsynth_platform.federation.choice import relay_choice
+
+        return relay_choice(Path(self.configuration) if self.configuration else None, dataset)
 
 
 class RefusingIOManager(dg.ConfigurableIOManager):

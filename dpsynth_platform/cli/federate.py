@@ -135,15 +135,17 @@ def run(
     ] = None,
 ) -> None:
     """Runs a plan over a relay, and writes the synthetic table and its statement. No row comes here."""
+    from dpsynth_platform.federation.relays import relayed, start_of_flower
     from dpsynth_platform.one_table.federated_plan import read_plan, read_roster
-    from dpsynth_platform.one_table.federated_run import coordinator_key, relayed, run_federated
+    from dpsynth_platform.one_table.federated_run import coordinator_key, run_federated
 
     sealed, roster = read_plan(plan), read_roster(participants)
     identity = coordinator_key(key)
     no_core_dumps()
     try:
         with bars(output.console) as progress, workspace("dpsynth-federate-"):
-            link = relayed(socket, seconds, sealed, output.print)
+            waiting = f"waiting at {socket} for the Flower app; start it now: {start_of_flower(socket, seconds)}"
+            link = relayed(socket, seconds, sealed.most_reply_bytes, lambda: output.print(waiting))
             made = run_federated(sealed, roster, identity, link, out, run=name, rows=rows, progress=progress)
     except KeyboardInterrupt as stopped:
         output.print(f"Interrupted. {stopped or 'No participant was asked: nothing is spent.'}")

@@ -324,6 +324,8 @@ class DataContract(Part):
         whole = self.snapshot()
         parts = {key: whole[key] for key in ("dataset", "source", "family", "privacy", "columns", "scrub")}
         parts["source"] = {key: value for key, value in parts["source"].items() if key not in _OF_NO_ROW}
+        if self.source.federation is not None:  # a participant's new key makes no new run
+            parts["source"]["federation"]["participants"] = self.source.federation.all_names
         for column in parts["columns"].values():
             for key in _OF_NO_VALUE:
                 column.pop(key, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from dpsynth_platform.contracts.columns import (
     conditioning_values,
     modelled_columns,
 )
+from dpsynth_platform.contracts.federation import FEDERATED_COLUMN, FEDERATED_METHODS
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
 from dpsynth_platform.contracts.linked_contract import root_of, table_faults, with_tables
@@ -136,6 +138,7 @@ class Parts:
         )
         yield from self._canary_kinds()
         yield from self._separate_audit_model()
+        yield from self._federated()
         modelled = modelled_columns(self.columns, self.privacy)
         yield from query_faults(
             self.kind, self.queries, self.generate, self.columns, modelled, self.quality, self.release
@@ -426,6 +429,49 @@ class Parts:
                 f"two models, which together may be a weak guarantee (above {WEAK_EPSILON:g}); accepted: shared, an "
                 f"epsilon up to {WEAK_EPSILON / 2:g}, or a reason in privacy.accept_weak_guarantee"
             )
+
+    def _federated(self) -> Iterator[str]:
+        """What a run over rows of participants does not have."""
+        if self.source is None or self.source.federation is None:
+            return
+        federation, where = self.source.federation, "with source.federation"
+        if self.generate and self.generate.method not in FEDERATED_METHODS:
+            yield f"generate.method: {self.generate.method!r} {where}; accepted: {', '.join(FEDERATED_METHODS)}"
+        others = (
+            ("scrub", self.scrub not in (None, Scrub()), "none: participants scrub their own rows"),
+            ("quality", self.quality not in (None, Quality()), "none: no real row is here to compare with"),
+            ("audit.model", self.audit is not None and self.audit.model == "separate", "shared"),
+            ("generate.constraints", bool(self.generate and self.generate.constraints), "none"),
+            ("generate.time_limit", bool(self.generate and self.generate.time_limit), "none"),
+            ("release.cadence", bool(self.release and self.release.cadence), "none: raise source.version for each run"),
+            ("release.on_new_version", bool(self.release and self.release.on_new_version), "none"),
+        )
+        yield from (f"{key}: declared {where}; accepted: {accepted}" for key, declared, accepted in others if declared)
+        if privacy := self.privacy:
+            terms: tuple[tuple[str, Any], ...] = (
+                ("weighting", "rows"),
+                ("on_overlap", "compose"),
+                ("record_order", "random"),
+                ("owner_normalization", []),
+            )
+            for key, accepted in terms:
+                if (found := getattr(privacy, key)) != accepted:
+                    yield f"privacy.{key}: {found!r} {where}; accepted: {accepted or 'none, and equal ids'}"
+            if privacy.adjacency == "fixed-graph":
+                yield f"privacy.adjacency: {privacy.adjacency!r} {where}; accepted: one owner of each record"
+            if (most := federation.most_records * len(federation.participants)) < privacy.expected_units:
+                yield (
+                    f"source.federation.most_records: {most} records in a cell of all participants, fewer than "
+                    f"privacy.expected_units, so that counts would be clipped; accepted: {privacy.expected_units} is "
+                    "always enough"
+                )
+        for name, column in self.columns.items():
+            if not re.fullmatch(FEDERATED_COLUMN, name):
+                yield f"columns: {name!r} {where}; accepted: letters, digits, _ and -, a letter first"
+            elif column is not None and column.type == "text":
+                yield f"columns.{name}: text {where}; accepted: ignore: true"
+            elif column is not None and column.type == "categorical" and column.most_learned is not None:
+                yield f"columns.{name}.values: learned {where}; accepted: a list, the same at all participants"
 
     def _text(self) -> Iterator[str]:
         """Text, conditioning columns and training that do not fit the other parts."""

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from dpsynth_platform.contracts.base import MOST_CAP, FamilyName, Part
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.privacy import AdjacencyName, Normalization, Privacy, UnitName
+from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.foundation.errors import ContractError
 
 
@@ -47,7 +48,7 @@ class FamilyBudget(Part):
 
 def check_family(contract: DataContract, family: FamilyBudget) -> None:
     """Raises `ContractError` for a unit, adjacency, namespace, normalization or delta that the family does not have."""
-    faults = list(family_faults(contract.family, contract.privacy, family))
+    faults = list(family_faults(contract.family, contract.privacy, family, contract.source))
     if faults:
         raise ContractError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
 
@@ -60,8 +61,13 @@ def leaves_out_in_silence(contract: DataContract, family: FamilyBudget) -> bool:
     return family.mode == "per-owner" or contract.privacy.on_overlap == "exclude"
 
 
-def family_faults(named: str, privacy: Privacy, family: FamilyBudget) -> Iterator[str]:
-    """Why a contract with this privacy part cannot belong to the family that it names; one line each."""
+def family_faults(named: str, privacy: Privacy, family: FamilyBudget, source: Source | None = None) -> Iterator[str]:
+    """Why a contract with these parts cannot belong to the family that it names; one line each."""
+    if source is not None and source.federation is not None and family.mode != "family":
+        yield (
+            f"family: {named} has mode {family.mode}, and the owners of source.federation are not known here; accepted: "
+            "one of mode family"
+        )
     pairs = {
         "family": (named, family.family),
         "privacy.unit": (privacy.unit, family.unit),

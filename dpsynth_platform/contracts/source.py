@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from dpsynth_platform.contracts.base import ColumnName, Name, Part, refuse, text_like
+from dpsynth_platform.contracts.federation import SCHEME, Federation
 from dpsynth_platform.contracts.uris import (
     FOREIGN_ACCOUNT,
     KNOWN_PARAMETERS,
@@ -21,7 +22,7 @@ from dpsynth_platform.contracts.uris import (
 )
 from dpsynth_platform.foundation.digests import canonical_digest
 
-SourceFormat = Literal["delta", "iceberg", "parquet", "csv", "json", "images", "sql", "tables"]
+SourceFormat = Literal["delta", "iceberg", "parquet", "csv", "json", "images", "sql", "tables", "federated"]
 FILE_FORMATS: tuple[SourceFormat, ...] = ("parquet", "csv", "json", "images")
 """Formats of plain files, which have no versions of their own."""
 
@@ -76,20 +77,22 @@ class Source(Part):
     uri: str = Field(
         min_length=1,
         description="Path of the table, SQLAlchemy URL of the database, or URI of the Iceberg catalog, without a "
-        "password; ${DPSYNTH_HOME} is replaced.",
+        "password; ${DPSYNTH_HOME} is replaced. Of the format federated, federation://NAME, a name for lineage.",
     )
     format: SourceFormat = Field(
         default="delta",
         description="`delta`; `iceberg`; `parquet`, `csv` or `json` (lines): a file, or a directory of them; `images`: "
         "a directory of pictures, with metadata.csv or class folders; `sql`: a database; `tables`: with the contract's "
-        "`tables`, a directory with a file or Delta table for each, or a file of SQLite or DuckDB.",
+        "`tables`, a directory with a file or Delta table for each, or a file of SQLite or DuckDB; `federated`: rows "
+        "that stay with the participants of `federation`.",
     )
     version: int | None = Field(
         default=None,
         ge=0,
         exclude_if=lambda version: version is None,
         description="The version of a Delta table, or sequence number of an Iceberg snapshot, that is read. Default: "
-        "the newest one with new rows.",
+        "the newest one with new rows. Of the format federated, a number that a person raises for a further run, such "
+        "as one over new rows of the participants; default: 0.",
     )
     csv: CsvFormat | None = Field(
         default=None, exclude_if=lambda csv: csv is None, description="The dialect of CSV files."
@@ -127,13 +130,22 @@ class Source(Part):
     period_column: ColumnName | None = Field(
         default=None, description="Date column that says to which period a record belongs (datasets with a cadence)."
     )
+    federation: Federation | None = Field(
+        default=None,
+        exclude_if=lambda federation: federation is None,
+        description="Of the format federated: whose rows are counted.",
+    )
 
     @model_validator(mode="after")
     def _check_format(self) -> Source:
         def faults() -> Iterator[str]:
             if self.csv is not None and self.format not in ("csv", "images", "tables"):
                 yield f"csv: declared for the format {self.format}; accepted: format: csv or images, or no such key"
-            if self.version is not None and not self.has_versions:
+            if (self.format == "federated") != (self.federation is not None):
+                yield f"federation: with the format {self.format}; accepted: with format: federated, and only there"
+            if (self.format == "federated") != self.uri.startswith(SCHEME):
+                yield f"uri: of the format {self.format}; accepted: {SCHEME}NAME with format: federated, and only there"
+            if self.version is not None and not (self.has_versions or self.format == "federated"):
                 yield (
                     f"version: {self.version}; the format {self.format} has no versions of its own; accepted: format: "
                     "delta or iceberg, or no such key"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def counted_first(contract: DataContract, schema: pa.Schema, part: Guarantee, te
     """The plan of the columns alone; None where none is counted.
 
     Args:
-        part: what counting may cost; for b k records of a unit.
+        part: what counting may cost.
 
     Raises:
         ContractError, AccountingError: as `MarginalsPlan.of`.
@@ -50,7 +50,7 @@ def counted_first(contract: DataContract, schema: pa.Schema, part: Guarantee, te
         counted.columns_alone(contract),
         schema,
         method=COLUMNS_METHOD,
-        guarantee=replace(part, max_contributions=terms.max_contributions),
+        guarantee=part,
         **{name: getattr(terms, name) for name in _SHARED},
     ).sealed
 

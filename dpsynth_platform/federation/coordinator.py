@@ -6,15 +6,58 @@ noise (`participants`), messages. Everything here is post-processing of opened s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dpsynth_platform.federation.plans import FederatedPlan, Round
 from dpsynth_platform.federation.sums import Whole
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import digest_directory
+from dpsynth_platform.foundation.storage import digest_directory, write_durably
 from dpsynth_platform.synth.interface import generator
+
+TOOK_PART = "took_part.json"
+
+
+@dataclass(frozen=True)
+class TookPart:
+    """Who took part in a run, as the coordinator saw it.
+
+    Attributes:
+        started: who started, and so has spent.
+        finished: of each round, whose numbers are in its sum.
+        dropped: of each round, who left and why.
+    """
+
+    started: tuple[str, ...]
+    finished: tuple[tuple[str, ...], ...]
+    dropped: tuple[Mapping[str, str], ...]
+
+    def lines(self) -> list[str]:
+        found = [f"Started, and has spent: {', '.join(self.started)}."]
+        for number, names in enumerate(self.finished, start=1):
+            found.append(f"Round {number} is the sum of {len(names)}: {', '.join(sorted(names))}.")
+        for number, left in enumerate(self.dropped, start=1):
+            found += [f"Round {number}: {name} dropped out ({why})." for name, why in sorted(left.items())]
+        return found
+
+    def write(self, directory: Path) -> None:
+        """Keeps it beside the sums of the run, in the model's directory, whose content hash covers it."""
+        write_durably(directory / TOOK_PART, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, directory: Path) -> TookPart:
+        """Raises OSError or ValueError where there is none."""
+        return cls.from_json(json.loads((directory / TOOK_PART).read_text(encoding="utf-8")))
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> TookPart:
+        finished = tuple(tuple(names) for names in said["finished"])
+        return cls(tuple(said["started"]), finished, tuple(said["dropped"]))
+
 
 OpenSum = Callable[[Round], tuple[Whole, Collection[str]]]
 """Opens the sum `Round.sum` of all who finish, and returns it with their names."""

@@ -148,7 +148,7 @@ class MarginalsPlan(FederatedPlan):
 
         Args:
             schema: of the participants' tables.
-            guarantee: for b records of a unit; None: the contract's whole one.
+            guarantee: what counting may cost; None: the contract's whole one.
 
         Raises:
             ContractError: another method, columns whose values are to be learned, or weighted rows.
@@ -160,11 +160,12 @@ class MarginalsPlan(FederatedPlan):
                 f"{contract.dataset}: method {method!r}; accepted in a federated run: {', '.join(cls.METHODS)}, with "
                 "weighting rows and all values of columns declared"
             )
-        guarantee = replace(target, max_contributions=target.max_contributions * silos)
+        b = contract.privacy.max_contributions
+        guarantee = replace(target, max_contributions=b * silos)
         numbers = [number for _, number in _rounds(method, len(domain))]
         shares = SHARES[method]
         shares = (*shares[: len(numbers) - 1], sum(shares[len(numbers) - 1 :]))  # few columns need fewer rounds
-        terms = Terms(sorted(participants), minimum, colluders, most_records, target.max_contributions, silos, [])
+        terms = Terms(sorted(participants), minimum, colluders, most_records, b, silos, [])
 
         def terms_with(sigma: float) -> tuple[Terms, DpEvent]:
             """Terms with which all rounds are as precise together as one table with this noise."""

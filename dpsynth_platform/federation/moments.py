@@ -191,7 +191,7 @@ class PictureMomentsPlan(ColumnsFirst):
                 would need a finer scale than noise can be drawn in, or messages would be too long.
         """
         target, layout = Guarantee.target(contract), ImageLayout.of(contract)
-        b = target.max_contributions
+        b = contract.privacy.max_contributions
         inputs = PlanInputs(contract, schema, replace(target, max_contributions=b * silos))
         bare = VectorTerms(sorted(participants), minimum, colluders, most_records, b, silos, [], [])
         part = columns_part(inputs)

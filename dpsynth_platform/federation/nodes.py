@@ -31,7 +31,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from dpsynth_platform.contracts.base import shown_value
-from dpsynth_platform.federation.coordinator import run_rounds
+from dpsynth_platform.federation.coordinator import TookPart, run_rounds
 from dpsynth_platform.federation.masks import framed
 from dpsynth_platform.federation.participants import Participant, Run
 from dpsynth_platform.federation.plans import SIGNATURE_BYTES, FederatedPlan, Round
@@ -193,11 +193,21 @@ class Coordinator:
     def __init__(self, roster: Roster, key: Ed25519PrivateKey, link: Link) -> None:
         self._roster, self._key, self._link = roster, key, link
 
-    def run(self, run_id: str, plan: FederatedPlan, directory: Path, progress: Progress = silent) -> Outcome:
-        """A whole run: reservations, starts, rounds, and the model in a new directory.
+    def run(
+        self,
+        run_id: str,
+        plan: FederatedPlan,
+        directory: Path,
+        progress: Progress = silent,
+        *,
+        before_start: Callable[[Collection[str]], None] = lambda reserved: None,
+    ) -> Outcome:
+        """A whole run: reservations, starts, rounds, and the model in a new directory, or one without files.
 
         Args:
             run_id: its name for all who take part, new for each run.
+            before_start: called with the names of those who have reserved, before any of them is asked to start. What
+                it raises ends the run, and reservations are withdrawn.
 
         Raises:
             LedgerError: fewer participants than the plan's minimum have reserved, or started. Reservations are then
@@ -209,10 +219,18 @@ class Coordinator:
         roster = self._roster.of(plan.terms.participants)
         plan.prepare()
         try:
-            directory.mkdir(mode=0o700)  # before anything is spent
+            directory.mkdir(mode=0o700, exist_ok=True)  # before anything is spent
+            new = not any(directory.iterdir())
         except OSError as error:
             raise MechanismFailed(f"{directory}: {file_problem(error)}; accepted: a new directory") from None
+        if not new:
+            raise MechanismFailed(f"{directory}: File exists; accepted: a new directory")
         signatures = self._reserve(run_id, plan, roster)
+        try:
+            before_start(signatures.keys())
+        except BaseException:
+            self._withdraw(run_id, signatures)
+            raise
         started = self._start(run_id, plan, signatures)
         finished: list[tuple[str, ...]] = []
         dropped: list[Mapping[str, str]] = []
@@ -222,6 +240,7 @@ class Coordinator:
             opened = run_sum(asked.sum, roster, _round_id(run_id, asked), link)
             finished.append(opened.finished)
             dropped.append(opened.dropped)
+            TookPart(tuple(sorted(started)), tuple(finished), tuple(dropped)).write(directory)
             return opened.total, opened.finished
 
         digest = run_rounds(plan, directory, open_sum, progress)
@@ -260,13 +279,16 @@ class Coordinator:
         self._check_enough(run_id, plan, started, signatures.keys() - started.keys(), "have started")
         return started
 
+    def _withdraw(self, run_id: str, names: Collection[str]) -> None:
+        with suppress(DpsynthError):  # reservations end at their deadline anyway
+            self.ask(WITHDRAW, run_id, dict.fromkeys(names, b""))
+
     def _check_enough(
         self, run_id: str, plan: FederatedPlan, ready: Mapping[str, bytes], waiting: Collection[str], what: str
     ) -> None:
         if len(ready) >= plan.terms.minimum:
             return
-        with suppress(DpsynthError):  # reservations end at their deadline anyway
-            self.ask(WITHDRAW, run_id, dict.fromkeys(waiting, b""))
+        self._withdraw(run_id, waiting)
         missing = sorted(set(plan.terms.participants) - set(ready))
         raise LedgerError(
             f"{len(ready)} participants {what} the run; accepted: the plan's {plan.terms.minimum} or more. Without a "

@@ -92,7 +92,7 @@ class PictureEvolutionPlan(EvolutionPlan):
                 f"{contract.dataset}: generate.image.evolution.encoder; accepted in a federated run: none, so that "
                 "pictures are near by means over cells"
             )
-        b = target.max_contributions
+        b = contract.privacy.max_contributions
         inputs = PlanInputs(contract, schema, replace(target, max_contributions=b * silos))
         bare = VoteTerms(
             *(sorted(participants), minimum, colluders, most_records, b, silos, []),

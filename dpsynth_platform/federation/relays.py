@@ -24,6 +24,8 @@ from dpsynth_platform.foundation.errors import ConfigurationError, DpsynthError
 
 PATIENCE_SECONDS = 60.0
 """How long a connected relay may be silent within a frame, and twice that for the whole of one."""
+CONNECTING_SECONDS = 600.0
+"""In which a relay has to connect, which a person may have to start."""
 MOST_NAME_BYTES = 256
 _LENGTH = 8
 
@@ -101,6 +103,43 @@ def serve(
                 except (EOFError, OSError):
                     late.cancel()
                     report(f"a message was cut off, or is longer than {most_bytes} bytes; nothing was done for it")
+
+
+@contextmanager
+def relayed(place: Path, seconds: float, most_bytes: int, ready: Callable[[], None]) -> Iterator[RelayLink]:
+    """The link over a relay that connects to a socket at `place`.
+
+    Args:
+        seconds: in which a participant has to reply, as the relay is configured.
+        most_bytes: the longest reply.
+        ready: called when the relay can be started.
+
+    Raises:
+        ConfigurationError: no socket can be made, or no relay has connected in time; or as `ready`.
+    """
+    with listening(place) as end:
+        ready()
+        end.settimeout(CONNECTING_SECONDS)
+        try:
+            relay, _ = end.accept()
+        except TimeoutError:
+            raise ConfigurationError(
+                f"{place}: no relay has connected in {CONNECTING_SECONDS:g} seconds; accepted: the Flower app, started "
+                f"meanwhile: {start_of_flower(place, seconds)}"
+            ) from None
+        with relay:
+            # It asks new nodes for their names first, and each of both may take the whole time.
+            yield RelayLink(relay, 2 * seconds + 30, most_bytes)
+
+
+def start_of_flower(place: Path, seconds: float) -> str:
+    """How a person starts the relay, as a command."""
+    return f"flwr run deploy/flower local --run-config '{run_config(place, seconds)}'"
+
+
+def run_config(place: Path, seconds: float) -> str:
+    """What the Flower app of a run has to know."""
+    return f'socket="{place.resolve()}" timeout={seconds:g}'
 
 
 class RelayLink:

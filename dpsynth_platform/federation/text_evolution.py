@@ -85,7 +85,7 @@ class TextEvolutionPlan(EvolutionPlan):
                 f"{contract.dataset}: generate.text; accepted in a federated run: evolution, with weighting rows and "
                 "without resample"
             )
-        b, rounds = target.max_contributions, text.evolution.rounds
+        b, rounds = contract.privacy.max_contributions, text.evolution.rounds
         guarantee = replace(target, max_contributions=b * silos)
         bare = VoteTerms(
             *(sorted(participants), minimum, colluders, most_records, b, silos, []),

@@ -13,6 +13,7 @@ its contract), and OpenLineage's transport, which its client reads from the stan
 | DPSYNTH_DEVICE | accelerator: `auto`, `cpu`, `cuda` | `auto` |
 | DPSYNTH_COMPUTE | file that says which SQL engine a dataset has | `compute.yaml` in DPSYNTH_DEPLOY, if there is one |
 | DPSYNTH_WORKER | file that says where a dataset's mechanism runs | `worker.yaml` in DPSYNTH_DEPLOY, if there is one |
+| DPSYNTH_FEDERATION | file that says where relays of federated runs connect | `federation.yaml` in DPSYNTH_DEPLOY, if any |
 | DPSYNTH_NOTIFY | command that gets each notice on its standard input; started without a shell | none |
 | DPSYNTH_NOTIFY_URL | webhook (https) that gets each notice; its address is never shown | none |
 | DPSYNTH_NOTIFY_SLACK | incoming webhook of Slack (https) that gets each notice; never shown | none |
@@ -79,6 +80,7 @@ class Settings:
     device: str = "auto"
     compute: Path | None = None
     worker: Path | None = None
+    federation: Path | None = None
     memory: int | None = None
     notify: tuple[str, ...] = ()
     notify_url: str = ""
@@ -111,6 +113,7 @@ class Settings:
             device=_one_of(DEVICES, "DPSYNTH_DEVICE", env) or "auto",
             compute=_chosen("DPSYNTH_COMPUTE", env, deploy / "compute.yaml"),
             worker=_chosen("DPSYNTH_WORKER", env, deploy / "worker.yaml"),
+            federation=_chosen("DPSYNTH_FEDERATION", env, deploy / "federation.yaml"),
             memory=_memory(env.get("DPSYNTH_MEMORY") or ""),
             notify=_arguments(env.get("DPSYNTH_NOTIFY") or ""),
             notify_url=_webhook("DPSYNTH_NOTIFY_URL", env),
@@ -217,6 +220,7 @@ class Settings:
             DPSYNTH_DEVICE=self.device,
             DPSYNTH_COMPUTE=str(self.compute or ""),
             DPSYNTH_WORKER=str(self.worker or ""),
+            DPSYNTH_FEDERATION=str(self.federation or ""),
             DPSYNTH_MEMORY=size_of(self.memory) if self.memory else "",
             DPSYNTH_NOTIFY=shlex.join(self.notify),
             DPSYNTH_NOTIFY_URL=self.notify_url,

@@ -54,6 +54,8 @@ STEPS = (
     "quality",
     "released",
 )
+OF_ROWS = ("scrubbed", "bounded", "quality")
+"""Only lines whose rows are here have these steps."""
 AUDITED = "audited"
 """Only lines with a separate audit model have this step (`audit.model: separate`)."""
 MODELS = (AUDITED, "model")
@@ -78,9 +80,10 @@ KEPT_SETTING = "setting.json"
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
-def steps_of(*, separate_audit_model: bool) -> tuple[str, ...]:
-    """The steps of a line, in order."""
-    return tuple(step for step in STEPS if separate_audit_model or step != AUDITED)
+def steps_of(*, separate_audit_model: bool, federated: bool = False) -> tuple[str, ...]:
+    """The steps of a line, in order; a federated one has no rows."""
+    left_out = {*(() if separate_audit_model else (AUDITED,)), *(OF_ROWS if federated else ())}
+    return tuple(step for step in STEPS if step not in left_out)
 
 
 @dataclass(frozen=True)

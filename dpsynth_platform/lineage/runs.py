@@ -12,6 +12,7 @@ from dpsynth_platform.lineage.naming import DatasetName
 if TYPE_CHECKING:
     from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, OutputDatasetFacet, RunFacet
 
+Launcher = Literal["dagster", "dpsynth"]
 INTERRUPTED = "interrupted"
 """Error code of a run that was cancelled or whose process was killed."""
 
@@ -52,7 +53,7 @@ class StepRun:
     dagster_job: str = "__ASSET_JOB"
     period: str | None = None
     attempt: int = 0
-    launcher: Literal["dagster", "dpsynth"] = naming.PARENT_NAMESPACE
+    launcher: Launcher = naming.PARENT_NAMESPACE
     description: str = ""
     owners: tuple[str, ...] = ()
     inputs: tuple[DatasetRef, ...] = ()

@@ -27,7 +27,7 @@ from dpsynth_platform.foundation.settings import Settings, embedded_ledger
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import Delivery, LineageEmitter
 from dpsynth_platform.lineage.naming import DatasetName
-from dpsynth_platform.lineage.runs import DatasetRef, StepRun
+from dpsynth_platform.lineage.runs import DatasetRef, Launcher, StepRun
 from dpsynth_platform.one_table.place import Place
 
 if TYPE_CHECKING:
@@ -48,20 +48,29 @@ def coordinator_emitter(place: Place, settings: Settings) -> LineageEmitter:
     return LineageEmitter.of(settings) if settings.has_ledger else own_emitter(place)
 
 
-def coordinator_run(plan: FederatedPlan, run: str, started: Iterable[str] = (), model: Path | None = None) -> StepRun:
+def coordinator_run(
+    plan: FederatedPlan,
+    run: str,
+    started: Iterable[str] = (),
+    model: Path | None = None,
+    *,
+    launcher: Launcher = naming.COMMAND_NAMESPACE,
+    job: str = COMMAND,
+) -> StepRun:
     """The coordinator's run, the parent of all others.
 
     Args:
         started: the participants that took part, once they are known.
         model: the directory of opened sums, once it is complete.
+        launcher, job: of the parent, whose id is the run's name: a command, or the Dagster run of a line.
     """
     outputs = () if model is None else (_model(plan, run, model),)
     return StepRun(
         dagster_run_id=run,
         dataset=plan.sealed.dataset,
         step="federated",
-        dagster_job=COMMAND,
-        launcher=naming.COMMAND_NAMESPACE,
+        dagster_job=job,
+        launcher=launcher,
         description="Opens the noisy sums of participants whose rows stay where they are.",
         inputs=tuple(DatasetRef(*_sums(plan, run, name)) for name in started),
         outputs=outputs,

@@ -17,12 +17,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dpsynth_platform.contracts.base import FamilyName, Name, Part
 from dpsynth_platform.contracts.columns import CategoricalColumn, IdentifierColumn, IgnoredColumn
+from dpsynth_platform.contracts.federation import FEDERATED_COLUMN
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.federation.contracts import OF_PICTURES
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.mechanisms import plan_of
-from dpsynth_platform.federation.moments import PictureMomentsPlan
-from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
 from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.trust import Protection, protections
@@ -59,7 +59,6 @@ _PURPOSES = {
     "votes": "votes for candidates",
 }
 """In words, of rounds whose names begin so."""
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _OPTIONS = re.compile(r"\b(minimum|colluders|silos|most_records) (?=\S+ of a sum)")
 
 
@@ -137,12 +136,12 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
             f"--most-records {options.most_records}: {most} records in a cell of all participants, fewer than "
             f"--expected-units, so that counts would be clipped; accepted: for example {options.expected_units}"
         )
-    known, of_pictures = read_declared(options.schema, None, pictures=True), _OF_PICTURES.get(options.method)
+    known, of_pictures = read_declared(options.schema, None, pictures=True), OF_PICTURES.get(options.method)
     if known.pictures != (of_pictures is not None):
         has, without = ("without a", ", or another method") if of_pictures else ("with a", ", or ignore: true for it")
         raise ContractError(
             f"--method {options.method!r} {has} column of type image in {options.schema}; accepted: "
-            f"{', '.join(_OF_PICTURES)} with one{without}"
+            f"{', '.join(OF_PICTURES)} with one{without}"
         )
     columns = {
         name: IdentifierColumn(type="identifier") if isinstance(item, IgnoredColumn) else item
@@ -151,7 +150,9 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     if options.owners is not None:
         columns.setdefault(options.owners, IdentifierColumn(type="identifier"))
     for name, item in columns.items():
-        if not _NAME.fullmatch(name):  # before other faults, which may suggest the name that it gets in a contract
+        if not re.fullmatch(
+            FEDERATED_COLUMN, name
+        ):  # before other faults, which may suggest the name that it gets in a contract
             raise _refused_name(options, name)
         if isinstance(item, CategoricalColumn) and item.most_learned is not None:
             raise ContractError(
@@ -184,10 +185,6 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     raise AccountingError(_OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", problem))
 
 
-_OF_PICTURES: dict[str, type[PictureMomentsPlan | PictureEvolutionPlan]] = {
-    "image_moments": PictureMomentsPlan,
-    "image_pe": PictureEvolutionPlan,
-}
 _TERMS = ("minimum", "colluders", "most_records", "silos")
 
 

@@ -5,8 +5,8 @@ and messages (`federation`), the plan (`federated_plan`), and participants' rows
 
     OUT/synthetic.parquet             the rows
     OUT/statement.md, statement.json  the guarantee in words, and for programs
-    OUT/restricted/models/<run>/      opened sums and the fitted model
-    OUT/restricted/run.json           who took part, so that rows can be drawn if that failed
+    OUT/restricted/models/<run>/      opened sums, who took part, and the fitted model
+    OUT/restricted/run.json           the run that is complete, so that rows can be drawn if that failed
     OUT/restricted/lineage/           lineage, where there is no deployment that records it
 """
 
@@ -24,9 +24,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dpsynth_platform.federation.coordinator import TookPart
 from dpsynth_platform.federation.nodes import START, Coordinator
 from dpsynth_platform.federation.plans import FederatedPlan
-from dpsynth_platform.federation.relays import RelayLink, listening
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.secure_sum import Link
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, DpsynthError, NotFound
@@ -38,7 +38,7 @@ from dpsynth_platform.lineage.emitter import Delivery, LineageEmitter
 from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_lineage import coordinator_emitter, coordinator_run, drawing_run
-from dpsynth_platform.one_table.federated_statement import FederatedStatement, TookPart
+from dpsynth_platform.one_table.federated_statement import FederatedStatement
 from dpsynth_platform.one_table.output import write_rows, write_statement
 from dpsynth_platform.one_table.paying import Interrupted
 from dpsynth_platform.one_table.place import STATEMENT, Place, held, synthetic_path
@@ -47,8 +47,6 @@ from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.synth.interface import Drawing, generator
 from dpsynth_platform.synth.tabular.missing import missing_in_words
 
-CONNECTING_SECONDS = 600.0
-"""In which the Flower app has to connect, which a person starts."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -95,33 +93,6 @@ def coordinator_key(directory: Path) -> Ed25519PrivateKey:
             "participants' policies name"
         )
     return federation_key(directory)
-
-
-@contextmanager
-def relayed(place: Path, seconds: float, plan: FederatedPlan, say: Callable[[str], None]) -> Iterator[Link]:
-    """The link over a relay that connects to a socket at `place`.
-
-    Args:
-        seconds: in which a participant has to reply, as the relay is configured.
-        say: receives a line when the relay can be started.
-
-    Raises:
-        ConfigurationError: no socket can be made, or no relay has connected in time.
-    """
-    start = f"flwr run deploy/flower local --run-config 'socket=\"{place.resolve()}\" timeout={seconds:g}'"
-    with listening(place) as end:
-        say(f"waiting at {place} for the Flower app; start it now: {start}")
-        end.settimeout(CONNECTING_SECONDS)
-        try:
-            relay, _ = end.accept()
-        except TimeoutError:
-            raise ConfigurationError(
-                f"--socket {place}: no relay has connected in {CONNECTING_SECONDS:g} seconds; accepted: the Flower "
-                f"app, started while this command waits: {start}"
-            ) from None
-        with relay:
-            # It asks new nodes for their names first, and each of both may take the whole time.
-            yield RelayLink(relay, 2 * seconds + 30, plan.most_reply_bytes)
 
 
 def run_federated(
@@ -183,7 +154,7 @@ def _synthesized(
     if paid is None:
         with link as opened, _reported(emitter, coordinator_run(plan, run), deliveries):
             took_part = _took_part(plan, roster, key, _Following(opened, run), place, progress)
-        write_durably(_record(place), json.dumps({"run": run, "plan": plan.digest, "took_part": asdict(took_part)}))
+        write_durably(_record(place), json.dumps({"run": run, "plan": plan.digest}))
         deliveries.append(emitter.complete(coordinator_run(plan, run, took_part.started, place.model(run))))
     else:
         run, took_part = paid
@@ -285,9 +256,7 @@ def _paid(plan: FederatedPlan, place: Place) -> tuple[str, TookPart] | None:
     found = json.loads(_record(place).read_text(encoding="utf-8"))
     if found["plan"] != plan.digest:
         raise ConfigurationError(f"--out {place.root} has the model of another plan; accepted: a new directory")
-    said = found["took_part"]
-    finished = tuple(tuple(names) for names in said["finished"])
-    return found["run"], TookPart(tuple(said["started"]), finished, tuple(said["dropped"]))
+    return found["run"], TookPart.read(place.model(found["run"]))
 
 
 def _names(plan: FederatedPlan, drawing: Drawing) -> dict[str, str]:

@@ -6,10 +6,10 @@ What belongs here: what such a table promises, against whom, and what it rests o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dpsynth_platform.federation.coordinator import TookPart
 from dpsynth_platform.federation.evolution import EvolutionPlan
 from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
 from dpsynth_platform.federation.plans import FederatedPlan
@@ -55,29 +55,6 @@ OF_CANDIDATES = (
     "What made the candidates, at the coordinator (foundation: {kind}): it is public as the plan declares, and whom it "
     "shows has no guarantee."
 )
-
-
-@dataclass(frozen=True)
-class TookPart:
-    """Who took part in a run, as the coordinator saw it.
-
-    Attributes:
-        started: who started, and so has spent.
-        finished: of each round, whose numbers are in its sum.
-        dropped: of each round, who left and why.
-    """
-
-    started: tuple[str, ...]
-    finished: tuple[tuple[str, ...], ...]
-    dropped: tuple[Mapping[str, str], ...]
-
-    def lines(self) -> list[str]:
-        found = [f"Started, and has spent: {', '.join(self.started)}."]
-        for number, names in enumerate(self.finished, start=1):
-            found.append(f"Round {number} is the sum of {len(names)}: {', '.join(sorted(names))}.")
-        for number, left in enumerate(self.dropped, start=1):
-            found += [f"Round {number}: {name} dropped out ({why})." for name, why in sorted(left.items())]
-        return found
 
 
 @dataclass(frozen=True)

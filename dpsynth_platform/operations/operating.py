@@ -188,7 +188,7 @@ def _is_current(settings: Settings, contract: DataContract, family: FamilyBudget
     from dpsynth_platform.release.evidence import check_content
     from dpsynth_platform.sources.source import pin
 
-    storage, line = Storage(settings.restricted), steps_of(separate_audit_model=contract.separate_audit_model)
+    storage, line = Storage(settings.restricted), _line_of(contract)
     records = [storage.read(place, step) for step in line[: line.index("released")]]
     made = [record for record in records if record is not None and storage.exists(record)]
     raw = next((record for record in made if record.step == "raw"), None)
@@ -214,16 +214,24 @@ def _is_current(settings: Settings, contract: DataContract, family: FamilyBudget
     as_cleared = cleared.kept(checked.clearance) is checked.clearance
     known = any(event.payload.get("entry") == paid for event in recorded)
     linked = all(content.get(step, digest) == digest for record in made for step, digest in record.inputs.items())
-    scrubbed = next(record for record in made if record.step == "scrubbed")
-    kept = scrubbed.facts.get(KEY_IDS) == list(account.key_ids) and honoured(scrubbed, erased)
+    kept = all(
+        scrubbed.facts.get(KEY_IDS) == list(account.key_ids) and honoured(scrubbed, erased)
+        for scrubbed in made
+        if scrubbed.step == "scrubbed"
+    )
     return as_cleared and known and linked and kept and source == raw.facts["source"]
+
+
+def _line_of(contract: DataContract) -> tuple[str, ...]:
+    federated = contract.source.federation is not None
+    return steps_of(separate_audit_model=contract.separate_audit_model, federated=federated)
 
 
 def _steps_up_to(contract: DataContract, last: str | None, spend_again: str | None) -> tuple[str, ...]:
     """The line's steps up to `last`; empty for the whole line. Publication is a separate run."""
     if last is None:
         return ()
-    line = steps_of(separate_audit_model=contract.separate_audit_model)
+    line = _line_of(contract)
     partial = line[: line.index("released")]
     if last not in partial:
         raise ConfigurationError(f"--up-to {last!r}; accepted: {', '.join(partial)}")

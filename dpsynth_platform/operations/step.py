@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, RunFacet
 
     from dpsynth_platform.compute.choice import EngineChoice
+    from dpsynth_platform.federation.choice import RelayChoice
     from dpsynth_platform.ledger.records import Account, CostRequest, Entry
     from dpsynth_platform.ledger.store import Ledger
     from dpsynth_platform.lifecycle.erasure import Erasure
     from dpsynth_platform.lineage.clearance import Clearance
+    from dpsynth_platform.lineage.emitter import LineageEmitter
     from dpsynth_platform.lineage.runs import StepRun
     from dpsynth_platform.lineage.store import LineageStore
     from dpsynth_platform.release.publish import Published
@@ -43,6 +45,8 @@ class StepContext:
     Attributes:
         run_worker: runs the mechanism in its own worker process; raises `MechanismFailed` unless it completes.
         check_worker: raises `ConfigurationError` if a worker that reads these paths could not start.
+        relay: where the relay of a federated run connects; raises `ConfigurationError` where nothing says so.
+        emitter: of lineage events, for runs beside the step's own.
         line: every step of the line with the steps that it reads, in order.
         runner: the person who started the run.
         spend_again: id of a started entry that the runner gives up for a second spend, or empty.
@@ -59,7 +63,9 @@ class StepContext:
     sql: EngineChoice
     run_worker: Callable[[WorkerJob], None]
     check_worker: Callable[[Sequence[Path]], None]
+    relay: Callable[[], RelayChoice]
     device: str
+    emitter: LineageEmitter
     run: StepRun
     line: Mapping[str, tuple[str, ...]]
     runner: str

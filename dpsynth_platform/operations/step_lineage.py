@@ -122,10 +122,15 @@ def _descent(
         "scrubbed": lambda: columns.scrubbed(contract, _source_name(contract), names),
         "canaries": lambda: columns.canaries(names),
         "bounded": lambda: columns.bounded(contract, output("scrubbed"), output("canaries"), names),
-        "synthetic": lambda: columns.synthetic(contract, output("bounded"), source),
+        "synthetic": lambda: columns.synthetic(contract, _rows_of(contract, output), source),
         "released": lambda: columns.released(output("synthetic"), names),
     }
     return makers[step]() if step in makers else None
+
+
+def _rows_of(contract: DataContract, output: Callable[[str], DatasetName]) -> DatasetName:
+    """The rows that a mechanism reads; of a federated dataset those of all participants together."""
+    return output("bounded") if contract.source.federation is None else _source_name(contract)
 
 
 def _linked_descent(

@@ -257,6 +257,10 @@ def _planned(contract: DataContract, period: str | None, schema: pa.Schema | Non
         from dpsynth_platform.linked_rows.line import plan_of
 
         return plan_of(contract)
+    if contract.source.federation is not None:
+        from dpsynth_platform.federation.contracts import plan_of_contract
+
+        return plan_of_contract(contract)
     from dpsynth_platform.synth.mock import source_schema_of
 
     return planning.plan_release(contract, source_schema_of(contract) if schema is None else schema, period)
@@ -300,6 +304,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     """
     from dpsynth_platform.audit.canary_cost import share_in_words
     from dpsynth_platform.audit.shortage import certain_shortage_of, shortage_of
+    from dpsynth_platform.federation.contracts import described as described_plan
     from dpsynth_platform.privacy.statement import privacy_statement, words_of
     from dpsynth_platform.synth.text.choice import lost_training_of
     from dpsynth_platform.synth.text.lost_votes import lost_votes_of
@@ -308,7 +313,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     planning.check_period(contract, period)
     check_public_table(settings, contract, family)
     plan = _planned(contract, period)
-    described, domain = plan.describe(), Domain.from_json(plan.columns)
+    described, domain = described_plan(contract, plan), Domain.from_json(plan.columns)
     filled, nullable, preparation = domain.filled, domain.nullable, domain.preparation
     if contract.tables:
         nullable = tuple(name for name in contract.modelled if contract.columns[name].nullable)

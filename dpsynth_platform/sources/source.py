@@ -10,6 +10,7 @@ ledger has admitted the plan.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.sources.iceberg import IcebergVersion
 
 _DEMONSTRATIONS = ("census", "visits", "mail", "flights", "images")
+_FEDERATED = uuid.UUID("c7c2d2ad-6f0b-4d10-9d52-0a4ba3c9b8a6")
 BATCH_ROWS = 8_192
 """Rows of a batch; few, since texts may be long."""
 
@@ -114,6 +116,8 @@ def pin(
         SourceError: there is no readable table of that version.
     """
     uri = contract.source.uri
+    if contract.source.federation is not None:
+        return _pin_federated(contract)
     try:
         apart = zone if register or version is not None else None  # nobody reads rows otherwise
         if contract.tables:
@@ -167,10 +171,17 @@ def _pin_tables(
     return replace(pinned, content=content, parts=found.table_ids(zone), people=found.people(zone))
 
 
+def _pin_federated(contract: DataContract) -> PinnedSource:
+    """Rows that stay with participants: the declared version, and an id that follows from the dataset's name."""
+    version, table_id = contract.source.version or 0, str(uuid.uuid5(_FEDERATED, contract.dataset))
+    return PinnedSource(contract.source.uri, table_id, version, schema_of(contract), version, version)
+
+
 def schema_of(contract: DataContract) -> pa.Schema:
     """The names of the source's columns, and the types that a run reads them as; pins nothing and reads no record.
 
-    Types are the declared ones where a source has none: CSV files, JSON lines, and what a run copies from a database.
+    Types are the declared ones where a source has none: CSV files, JSON lines, what a run copies from a database, and
+    rows that stay with participants.
 
     Raises:
         SourceError: there is no readable table, or one that a run copies from a file store.
@@ -180,6 +191,10 @@ def schema_of(contract: DataContract) -> pa.Schema:
     from dpsynth_platform.sources.plain_files import open_files
 
     source = contract.source
+    if source.federation is not None:
+        declared = text_schema([name for name in contract.columns if name not in contract.ignored], contract.columns)
+        pictures = [each.with_type(pa.binary()) if each.name == contract.image_column else each for each in declared]
+        return _read_schema(contract, pa.schema(pictures))
     if contract.tables:
         from dpsynth_platform.sources.linked_source import source_of_contract
 

@@ -96,16 +96,20 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
     return plan
 
 
-def check_plan(contract: DataContract, plan: SealedPlan, method: str) -> None:
+def check_plan(
+    contract: DataContract, plan: SealedPlan, method: str, described: Mapping[str, Any] | None = None
+) -> None:
     """Refuses a plan that may need more memory than there is, or whose two models have no guarantee together.
 
     Args:
         method: its name in messages.
+        described: the plan's description; None: its own.
 
     Raises:
         ContractError: with the way out.
     """
-    needed, limit = plan.describe()["predicted_memory_bytes"], Settings.from_environment().memory
+    needed = (described or plan.describe())["predicted_memory_bytes"]
+    limit = Settings.from_environment().memory
     if limit is not None and needed > limit:
         raise ContractError(
             f"{contract.dataset}: generate: method {method} may need {needed / 1e6:,.0f} MB for these columns, "
@@ -332,7 +336,10 @@ def check_contract(settings: Settings, file: Path) -> DataContract:
                 faults.append(str(error))
             else:
                 if (privacy := draft.parts.privacy) is not None:
-                    found = (*family_faults(draft.family, privacy, family), *_cap_faults(privacy, family))
+                    found = (
+                        *family_faults(draft.family, privacy, family, draft.parts.source),
+                        *_cap_faults(privacy, family),
+                    )
                     faults += [f"{file}: {fault}" for fault in found]
         if draft.contract is None or faults:
             raise ContractError("\n".join(faults))
@@ -353,6 +360,8 @@ def check_source(contract: DataContract) -> str | None:
     from dpsynth_platform.sources.source import schema_of
     from dpsynth_platform.synth.tabular.restore import release_schema
 
+    if contract.source.federation is not None:
+        return "the participants' tables are read by their own nodes, which compare them with their own declarations"
     if contract.source.format == "json":
         return "the keys of JSON lines are not read before a run, since they may be data"
     problem = None

@@ -1,7 +1,9 @@
-"""What a relay says to a local socket, and waiting until it answers."""
+"""What a relay says to a local socket, waiting until it answers, and a relay to a coordinator."""
 
 import socket
+import threading
 import time
+from contextlib import contextmanager
 
 
 def framed(body):
@@ -33,3 +35,39 @@ def wait_for(place, thread):
     while not answers(place):
         assert time.monotonic() < end and thread.is_alive()
         time.sleep(0.01)
+
+
+@contextmanager
+def carried(path, wires):
+    """What the Flower app does, in a thread, as often as a coordinator listens at the path."""
+    over = threading.Event()
+    carrying = threading.Thread(target=_carry, args=(path, wires, over), daemon=True)
+    carrying.start()
+    try:
+        yield
+    finally:
+        over.set()
+        carrying.join(60)
+
+
+def _carry(path, wires, over):
+    while not over.wait(0.05):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            if not end.connect_ex(str(path)):
+                _until_closed(end, wires)
+
+
+def _until_closed(end, wires):
+    """Messages go to nodes in this process, and the replies back."""
+    with end.makefile("rb") as stream:
+
+        def receive():
+            head = stream.read(8)
+            return stream.read(int.from_bytes(head, "big")) if len(head) == 8 else None
+
+        while (count := receive()) is not None:
+            requests = {receive().decode(): receive() for _ in range(int.from_bytes(count, "big"))}
+            replies = wires.ask(requests)
+            end.sendall(framed(len(replies).to_bytes(8, "big")))
+            for name, body in replies.items():
+                end.sendall(framed(name.encode()) + framed(body))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import stat
-import threading
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from federated_cases import COORDINATOR, KEYS, NAMES, plan_of, policy_document, public
+from relay_cases import carried
 from test_nodes import Wires, nodes_of, states
 from typer.testing import CliRunner
 
 from dpsynth_platform.cli.main import app
+from dpsynth_platform.federation import relays
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.foundation.errors import (
@@ -380,39 +380,10 @@ def test_a_run_needs_the_key_that_participants_know(place):
 def test_a_run_without_the_flower_app(place, monkeypatch):
     place.plan()
     federation_key(place / "coordinator")
-    monkeypatch.setattr(coordinating, "CONNECTING_SECONDS", 0.1)
+    monkeypatch.setattr(relays, "CONNECTING_SECONDS", 0.1)
     status, said = place.run()
     assert status == 1 and "no relay has connected" in said and "flwr run deploy/flower" in said
     assert not (place / "s").exists() and not (place / "out/statement.md").exists()
-
-
-def relay(path, wires, connected):
-    """What the Flower app does, in a thread: waits for the socket, and carries messages to nodes in this process."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
-        while not connected.is_set():
-            try:
-                end.connect(str(path))
-                connected.set()
-            except OSError:
-                connected.wait(0.05)
-                if getattr(connected, "over", False):
-                    return
-        with end.makefile("rb") as stream:
-
-            def receive():
-                head = stream.read(8)
-                return stream.read(int.from_bytes(head, "big")) if len(head) == 8 else None
-
-            def send(body):
-                end.sendall(len(body).to_bytes(8, "big") + body)
-
-            while (count := receive()) is not None:
-                requests = {receive().decode(): receive() for _ in range(int.from_bytes(count, "big"))}
-                replies = wires.ask(requests)
-                send(len(replies).to_bytes(8, "big"))
-                for name, body in replies.items():
-                    send(name.encode())
-                    send(body)
 
 
 def test_the_command_runs_over_a_relay(place, monkeypatch):
@@ -420,12 +391,8 @@ def test_the_command_runs_over_a_relay(place, monkeypatch):
     monkeypatch.setattr(coordinating, "federation_key", lambda directory: COORDINATOR)
     federation_key(place / "coordinator")
     place.plan(method="independent")
-    connected = threading.Event()
-    carrying = threading.Thread(target=relay, args=(place / "s", Wires(nodes), connected), daemon=True)
-    carrying.start()
-    status, said = place.run("--rows", "50", "--run", "first")
-    connected.over = True
-    carrying.join(60)
+    with carried(place / "s", Wires(nodes)):
+        status, said = place.run("--rows", "50", "--run", "first")
     assert status == 0, said
     assert "waiting at s for the Flower app" in said and "50 synthetic rows" in said
     assert "run first was paid by its participants" in said and "Started, and has spent: east" in said

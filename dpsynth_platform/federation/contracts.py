@@ -1,0 +1,91 @@
+"""The federated plan of a contract, and what follows from it before a run.
+
+What belongs here: a contract's `source.federation` as terms of a plan, with the coordinator's own auditor. What does
+not: plans (`plans`), and running them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.federation import Federation
+from dpsynth_platform.federation.marginals import MarginalsPlan
+from dpsynth_platform.federation.mechanisms import plan_of
+from dpsynth_platform.federation.moments import PictureMomentsPlan
+from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
+from dpsynth_platform.federation.plans import FederatedPlan
+from dpsynth_platform.foundation.errors import AccountingError, ContractError
+from dpsynth_platform.foundation.figures import number_of
+from dpsynth_platform.sources.source import schema_of
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.planning import check_plan
+from dpsynth_platform.synth.tabular.marginals import expected_error
+
+OF_PICTURES: dict[str, type[PictureMomentsPlan | PictureEvolutionPlan]] = {
+    "image_moments": PictureMomentsPlan,
+    "image_pe": PictureEvolutionPlan,
+}
+"""Mechanisms for a column of pictures, by method."""
+
+
+def terms_of(federation: Federation) -> dict[str, Any]:
+    """The terms of a plan, which counts the auditor as one that finishes and whose noise is known."""
+    return {
+        "participants": federation.all_names,
+        "minimum": federation.minimum + 1,
+        "colluders": federation.colluders + 1,
+        "silos": federation.silos,
+        "most_records": federation.most_records,
+    }
+
+
+def plan_of_contract(contract: DataContract) -> SealedPlan:
+    """The plan of a contract with `source.federation`, calibrated and sealed from public declarations alone.
+
+    Raises:
+        ContractError: the method or a declaration needs what a federated run does not have.
+        ConfigurationError: this machine lacks what makes candidates.
+        AccountingError: no noise meets the guarantee, or messages would be too long.
+    """
+    federation, method, schema = contract.source.federation, contract.generate.method, schema_of(contract)
+    if federation is None:
+        raise ContractError(f"{contract.dataset}: source.federation: none; accepted: one")
+    try:
+        if method in OF_PICTURES:
+            made: FederatedPlan = OF_PICTURES[method].of(contract, schema, **terms_of(federation))
+        else:
+            made = MarginalsPlan.of(contract, schema, method=method, **terms_of(federation))
+    except AccountingError as error:
+        problem = str(error)
+    else:
+        check_plan(contract, made.sealed, method, described(contract, made.sealed))
+        return made.sealed
+    raise AccountingError(f"{contract.dataset}: {problem}")
+
+
+def described(contract: DataContract, plan: SealedPlan) -> dict[str, Any]:
+    """`SealedPlan.describe` of a contract's plan, also of a federated one: with errors of a run without dropouts."""
+    if contract.source.federation is None:
+        return plan.describe()
+    federated = plan_of(plan.to_json())
+    tables = [(purpose, each) for (purpose, _), each in zip(federated.rounds, federated.sums, strict=True)]
+    precision = {1: 0.0, 2: 0.0}
+    for purpose, each in tables:
+        if each.norm is None:
+            noise = math.sqrt(each.participants * each.share_variance) / each.scale
+            precision[1 if purpose == "one-way" else 2] += noise**-2
+    names = {1: "expected_error_per_one_way_cell", 2: "expected_error_per_two_way_cell"}
+    terms, cells = federated.terms, max(each.length for each in federated.sums)
+    honest = number_of(terms.minimum - terms.colluders, "honest participant")
+    return {
+        "event": f"{number_of(len(tables), 'sum')} of participants, each with the Skellam noise of at least {honest}",
+        **{names[ways]: expected_error(value**-0.5) for ways, value in precision.items() if value},
+        "most_cells_measured": sum(each.length for each in federated.sums),
+        # A sum, its masks and the model beside them, in numbers of 8 bytes.
+        "predicted_memory_bytes": 2**28 + 64 * cells,
+        "participants": terms.participants,
+        "minimum": terms.minimum,
+        "colluders": terms.colluders,
+    }

@@ -1,0 +1,232 @@
+"""A federated dataset's mechanism at its coordinator: the relay, the auditor, the start of the ledger entry.
+
+What belongs here: what a run of a line has beside that of a command (`one_table.federated_run`): the entry of the
+coordinator's ledger, and the canaries as the rows of a participant of its own. What does not: rounds and messages
+(`federation`). No row of another participant comes here.
+
+**The auditor** is a participant whose rows are the canaries: fictional owners, of whom each joins by its own coin. Its
+node runs in this process, with a ledger for this run alone. Its counts are masked and summed as those of all others are,
+so that an attack on the model tells as much of a canary as of any participant's record. The coordinator knows its share
+of the noise: the plan counts one more of those who finish and of those who collude (`federation.contracts.terms_of`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpsynth_platform.contracts.base import MOST_CAP
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.federation import AUDITOR, Federation
+from dpsynth_platform.federation.choice import RelayChoice
+from dpsynth_platform.federation.coordinator import TookPart
+from dpsynth_platform.federation.mechanisms import plan_of
+from dpsynth_platform.federation.nodes import Coordinator, Node
+from dpsynth_platform.federation.participants import Participant, Policy
+from dpsynth_platform.federation.plans import FederatedPlan
+from dpsynth_platform.federation.relays import relayed, start_of_flower
+from dpsynth_platform.federation.rounds import Roster
+from dpsynth_platform.federation.secure_sum import Link
+from dpsynth_platform.foundation.errors import DpsynthError, LedgerError, MechanismFailed, SpendRepeated
+from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.restricted_log import logs_of, new_log
+from dpsynth_platform.foundation.settings import embedded_ledger
+from dpsynth_platform.foundation.storage import HANDED, StepRecord, check_room, digest_directory
+from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.operations.step import StepContext
+from dpsynth_platform.secrets.vault import Vault
+from dpsynth_platform.synth.images.layout import ImageLayout
+from dpsynth_platform.synth.interface import SealedPlan, generator
+from dpsynth_platform.synth.tabular.attributes import planned_domain
+from dpsynth_platform.worker.inputs import claim_of
+
+COORDINATOR = "coordinator"
+_MODEL_BYTES = 2**24
+
+
+def federation_keys(vault: Vault) -> dict[str, Ed25519PrivateKey]:
+    """The deployment's own keys as coordinator and auditor, made at first use."""
+    return {
+        name: Ed25519PrivateKey.from_private_bytes(vault.create(f"federation-{name}"))
+        for name in (COORDINATOR, AUDITOR)
+    }
+
+
+def run_federation(
+    step: StepContext, contract: DataContract, plan: SealedPlan, entry: Entry, directory: Path, canaries: StepRecord
+) -> Entry:
+    """The spent entry of a complete model, of opened sums.
+
+    Raises:
+        SpendRepeated: an earlier run of the entry started, and did not open all sums.
+        ConfigurationError: the deployment says of no relay, or none connects.
+        LedgerError: fewer participants than `minimum`, or not the auditor, have reserved; nothing is spent.
+        DpsynthError: as `Coordinator.run`. The message says what is spent.
+    """
+    method, federation = generator(plan.method), contract.source.federation
+    assert federation is not None  # noqa: S101  (who calls has asked)
+    if method.is_complete(directory):
+        step.progress("the sums of an interrupted run are all open: continuing, at no further cost")
+        method.estimate(plan, directory)
+    else:
+        if entry.state == "started":
+            raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
+        if digest_directory(canaries.directory) != canaries.content_hash:
+            raise MechanismFailed(f"{step.place.label}/canaries were changed; materialize them again")
+        relay = step.relay()
+        step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
+        check_room(directory, _MODEL_BYTES)
+        _opened(step, contract, federation, plan_of(plan.to_json()), entry, directory, canaries, relay)
+    _check_audited(step, TookPart.read(directory))
+    return step.ledger.complete(entry.entry_id, digest_directory(directory))
+
+
+def _opened(
+    step: StepContext,
+    contract: DataContract,
+    federation: Federation,
+    plan: FederatedPlan,
+    entry: Entry,
+    directory: Path,
+    canaries: StepRecord,
+    relay: RelayChoice,
+) -> None:
+    """All sums of a run in the directory, and the model that is fitted to them; reported as a run of its own."""
+    from dpsynth_platform.one_table.federated_lineage import coordinator_run
+
+    keys, run = federation_keys(step.vault), step.run.dagster_run_id
+    public = {name: key.public_key().public_bytes_raw().hex() for name, key in keys.items()}
+    roster = {**federation.participants, AUDITOR: public[AUDITOR]}
+    place, problem = Path(relay.socket), None
+    started = False
+
+    def ready() -> None:
+        if relay.flower is None:
+            step.progress(
+                f"waiting at {place} for the Flower app; start it now: {start_of_flower(place, relay.seconds)}"
+            )
+            return
+        step.progress(f"starting the Flower app by {relay.flower.program}")
+        relay.flower.start(place, relay.seconds, new_log(logs_of(step.storage.root), "flower"))
+
+    def before_start(reserved: Collection[str]) -> None:
+        nonlocal started
+        if AUDITOR not in reserved:
+            raise LedgerError(f"the {AUDITOR} has not reserved, so that there could be no audit; nothing was started")
+        step.progress(f"reserved by {', '.join(sorted(set(reserved) - {AUDITOR}))}")
+        step.ledger.start(entry.entry_id)
+        started = True
+        claim_of(directory, entry=entry.entry_id, plan=plan.digest, canaries=canaries.content_hash, data="")
+        step.progress(
+            f"ledger entry {entry.entry_id} started; from here on its cost is spent, here and at each of them"
+        )
+
+    emitter = step.emitter
+    lineage = coordinator_run(plan, run, launcher=step.run.launcher, job=step.run.dagster_job)
+    try:
+        with (
+            _auditor(step, contract, plan, keys[AUDITOR], roster, public[COORDINATOR], canaries) as auditor,
+            relayed(place, relay.seconds, plan.most_reply_bytes, ready) as link,
+        ):
+            emitter.start(lineage)
+            coordinator = Coordinator(Roster.from_texts(roster), keys[COORDINATOR], _WithAuditor(link, auditor))
+            made = coordinator.run(run, plan, directory, _rounds_of(step), before_start=before_start)
+    except DpsynthError as error:
+        emitter.fail(lineage, error)
+        problem = error
+    except KeyboardInterrupt:
+        emitter.abort(lineage)
+        raise
+    if problem is not None:
+        spent = f"ledger entry {entry.entry_id} had started. {step.way_to_spend_again(entry)}"
+        raise type(problem)(f"{problem}: {spent if started else 'nothing is spent here; run again'}")
+    emitter.complete(
+        coordinator_run(plan, run, made.participants, directory, launcher=step.run.launcher, job=step.run.dagster_job)
+    )
+
+
+def _check_audited(step: StepContext, took_part: TookPart) -> None:
+    """An audit of sums without the canaries would find nothing, whatever the mechanism leaks."""
+    absent = [number for number, names in enumerate(took_part.finished, start=1) if AUDITOR not in names]
+    if absent:
+        raise MechanismFailed(
+            f"{step.place.label}: the {AUDITOR} dropped out of round {absent[0]}, so that no audit of this run is "
+            "possible; what the run cost stays spent, and a new source.version is another run"
+        )
+
+
+def _rounds_of(step: StepContext) -> Progress:
+    return lambda what, done, total, more="": step.progress(f"{what}: {done} of {total}")
+
+
+class _WithAuditor:
+    """A link to the participants of a relay, and to the auditor in this process."""
+
+    def __init__(self, others: Link, auditor: Node) -> None:
+        self._others, self._auditor = others, auditor
+
+    def ask(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        others = {name: body for name, body in requests.items() if name != AUDITOR}
+        replies = dict(self._others.ask(others)) if others else {}
+        if AUDITOR in requests:
+            try:
+                replies[AUDITOR] = self._auditor.answer(requests[AUDITOR])
+            except DpsynthError as error:
+                self._auditor.report(f"the {AUDITOR} refuses: {error}")
+                replies.pop(AUDITOR, None)
+        return replies
+
+
+@contextmanager
+def _auditor(
+    step: StepContext,
+    contract: DataContract,
+    plan: FederatedPlan,
+    key: Ed25519PrivateKey,
+    roster: Mapping[str, str],
+    coordinator: str,
+    canaries: StepRecord,
+) -> Iterator[Node]:
+    """The node of the auditor, whose ledger knows this run alone: its owners are fictional."""
+    from dpsynth_platform.audit.canaries import read_canaries
+
+    guarantee, terms = plan.guarantee, plan.terms
+    cap = {"epsilon": MOST_CAP, "delta": max(guarantee.delta, contract.privacy.delta)}
+    policy = Policy.model_validate(
+        {
+            "name": AUDITOR,
+            "dataset": plan.sealed.dataset,
+            "family": {
+                "family": "fictional",
+                "namespace": "fictional",
+                "unit": guarantee.unit,
+                "adjacency": guarantee.adjacency,
+                "mode": "family",
+                "cap": cap,
+            },
+            "run_cap": {"epsilon": guarantee.epsilon, "delta": guarantee.delta},
+            "methods": [plan.sealed.method],
+            "columns": list(plan.reads),
+            "participants": dict(roster),
+            "coordinator": coordinator,
+            "approval": "policy",
+            "minimum": terms.minimum,
+            "colluders": terms.colluders,
+            "max_contributions": terms.max_contributions,
+            "silos": terms.silos,
+            "most_cells": max(each.length for each in plan.sums),
+        }
+    )
+    work = step.storage.named_output(step.place, "model", f"{AUDITOR}{HANDED}")
+    try:
+        ledger = Ledger(embedded_ledger(work))
+        joining = read_canaries(canaries.directory / "table").joining
+        layout = None if contract.image_column is None else ImageLayout.of(contract)
+        yield Node(Participant(policy, ledger, joining, planned_domain(contract), layout), key, report=step.progress)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

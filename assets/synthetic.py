@@ -4,6 +4,7 @@ What belongs here: post-processing only. This step receives the model, never the
 """
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +13,7 @@ from assets.shown import picture, png, table, together
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.storage import TEXTS_DRAWN, StepRecord, read_table
+from dpsynth_platform.foundation.storage import TEXTS_DRAWN, TOOK_PART, StepRecord, read_table
 from dpsynth_platform.operations.drawing import write_pictured_rows, write_rows
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING, check_missing, read_missing
@@ -64,6 +65,8 @@ def body(step: StepContext) -> Outcome:
             schema, facts = write_rows(step, contract, method, model.directory, directory)
         else:
             schema, facts = write_pictured_rows(step, contract, method, model, canonical_digest(terms), directory)
+        if contract.source.federation is not None:
+            shutil.copyfile(model.directory / TOOK_PART, directory / TOOK_PART)  # the model may expire before a release
         record = step.record(
             "synthetic",
             run_key=model.run_key,

@@ -166,8 +166,9 @@ def _show(output: TerminalOutput, made: FederatedPlan) -> None:
         pictures_in_words,
         protections_in_words,
         table_of_rounds,
-        units_in_words,
+        terms_in_words,
     )
+    from dpsynth_platform.privacy.federated_words import units
 
     terms = made.terms
     output.heading(f"A federated run for {made.sealed.dataset}")
@@ -181,7 +182,7 @@ def _show(output: TerminalOutput, made: FederatedPlan) -> None:
     output.table(header, list(table_of_rounds(made)))
     output.heading("The guarantee of the whole")
     output.print(str(made.guarantee))
-    for line in units_in_words(made):
+    for line in units(terms_in_words(made)):
         output.print(line)
     output.heading("Against whom")
     rows = [(item.party, *item.numbers, item.rests_on) for item in protections_in_words(made)]

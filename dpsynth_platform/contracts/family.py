@@ -65,8 +65,8 @@ def family_faults(named: str, privacy: Privacy, family: FamilyBudget, source: So
     """Why a contract with these parts cannot belong to the family that it names; one line each."""
     if source is not None and source.federation is not None and family.mode != "family":
         yield (
-            f"family: {named} has mode {family.mode}, and the owners of source.federation are not known here; accepted: "
-            "one of mode family"
+            f"family: {named} has mode {family.mode}, and the owners of source.federation are not known here; "
+            "accepted: one of mode family"
         )
     pairs = {
         "family": (named, family.family),

@@ -35,7 +35,7 @@ class Federation(Part):
         ge=2, description="The fewest participants that finish a round: more than half. The others may drop out."
     )
     colluders: int = Field(
-        default=1, ge=0, description="So many participants may be curious together, also with the coordinator."
+        default=1, ge=1, description="So many participants may be curious together, also with the coordinator."
     )
     silos: int = Field(
         default=1, ge=1, description="In so many participants' rows one person may be: the guarantee is for all."

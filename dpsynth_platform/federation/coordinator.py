@@ -16,10 +16,8 @@ from dpsynth_platform.federation.plans import FederatedPlan, Round
 from dpsynth_platform.federation.sums import Whole
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import digest_directory, write_durably
+from dpsynth_platform.foundation.storage import TOOK_PART, digest_directory, write_durably
 from dpsynth_platform.synth.interface import generator
-
-TOOK_PART = "took_part.json"
 
 
 @dataclass(frozen=True)

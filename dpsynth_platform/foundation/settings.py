@@ -13,7 +13,7 @@ its contract), and OpenLineage's transport, which its client reads from the stan
 | DPSYNTH_DEVICE | accelerator: `auto`, `cpu`, `cuda` | `auto` |
 | DPSYNTH_COMPUTE | file that says which SQL engine a dataset has | `compute.yaml` in DPSYNTH_DEPLOY, if there is one |
 | DPSYNTH_WORKER | file that says where a dataset's mechanism runs | `worker.yaml` in DPSYNTH_DEPLOY, if there is one |
-| DPSYNTH_FEDERATION | file that says where relays of federated runs connect | `federation.yaml` in DPSYNTH_DEPLOY, if any |
+| DPSYNTH_FEDERATION | file that says where relays of federated runs connect | `federation.yaml` there, if any |
 | DPSYNTH_NOTIFY | command that gets each notice on its standard input; started without a shell | none |
 | DPSYNTH_NOTIFY_URL | webhook (https) that gets each notice; its address is never shown | none |
 | DPSYNTH_NOTIFY_SLACK | incoming webhook of Slack (https) that gets each notice; never shown | none |

@@ -74,6 +74,8 @@ PICTURES = "pictures"
 """Directory below a model's for the part that makes pictures, which may have `EXAMPLES` of its own."""
 TEXTS_DRAWN = "texts.json"
 """Beside the rows of `synthetic`: how many drawn texts were kept, and why others were not (`synth.text.terms`)."""
+TOOK_PART = "took_part.json"
+"""In the model of a federated run, and beside the rows of `synthetic`: who took part (`federation.coordinator`)."""
 KEPT_SETTING = "setting.json"
 """Beside the rows of `synthetic`: which candidate of `generate.tune` made their model."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.contracts import OF_PICTURES
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.mechanisms import plan_of
+from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
 from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
 from dpsynth_platform.federation.rounds import Roster
-from dpsynth_platform.federation.trust import Protection, protections
+from dpsynth_platform.federation.trust import protections
 from dpsynth_platform.foundation.errors import (
     AccountingError,
     ConfigurationError,
@@ -33,10 +34,12 @@ from dpsynth_platform.foundation.errors import (
     GrantRefused,
     file_problem,
 )
-from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound
+from dpsynth_platform.foundation.figures import number_of, rounded
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.one_table.declaration import read_declared
 from dpsynth_platform.one_table.task import Options, declared_run
+from dpsynth_platform.privacy import federated_words
+from dpsynth_platform.privacy.federated_words import FederatedTerms, ProtectionInWords
 from dpsynth_platform.sources.declared_rows import with_row
 from dpsynth_platform.synth.mock import schema_of
 
@@ -150,9 +153,8 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     if options.owners is not None:
         columns.setdefault(options.owners, IdentifierColumn(type="identifier"))
     for name, item in columns.items():
-        if not re.fullmatch(
-            FEDERATED_COLUMN, name
-        ):  # before other faults, which may suggest the name that it gets in a contract
+        # Before other faults, which may suggest the name that it gets in a contract.
+        if not re.fullmatch(FEDERATED_COLUMN, name):
             raise _refused_name(options, name)
         if isinstance(item, CategoricalColumn) and item.most_learned is not None:
             raise ContractError(
@@ -235,76 +237,29 @@ def rounds_shown(plan: FederatedPlan) -> list[RoundShown]:
     return found
 
 
-def protections_of(plan: FederatedPlan) -> tuple[Protection, ...]:
-    """The guarantee against each party (`federation.trust`)."""
-    return protections("distributed", plan.sums, plan.guarantee.delta)
-
-
-@dataclass(frozen=True)
-class ProtectionInWords:
-    """The guarantee against a party; without numbers where the plan promises none."""
-
-    party: str
-    epsilon: float | None
-    delta: float | None
-    rests_on: str
-
-    @property
-    def numbers(self) -> tuple[str, str]:
-        if self.epsilon is None or self.delta is None:
-            return ("none", "none")
-        return (upper_bound(self.epsilon), upper_bound(self.delta))
+def terms_in_words(plan: FederatedPlan) -> FederatedTerms:
+    """The terms of a plan for sentences about it; the foundation of candidate pictures among them."""
+    terms = plan.terms
+    return FederatedTerms(
+        names=terms.participants,
+        unit=plan.guarantee.unit,
+        minimum=terms.minimum,
+        colluders=terms.colluders,
+        silos=terms.silos,
+        most_records=terms.most_records,
+        max_contributions=terms.max_contributions,
+        pictures=plan.pictures is not None,
+        foundation=plan.parameters.foundation.kind if isinstance(plan, PictureEvolutionPlan) else None,
+    )
 
 
 def protections_in_words(plan: FederatedPlan) -> list[ProtectionInWords]:
-    """A line for each party that sees something of a run. No participant protects records from itself."""
-    terms = plan.terms
-    honest = terms.minimum - terms.colluders
-    others = number_of(terms.colluders, "participant")
-    parties = {
-        "aggregator": "the coordinator, which opens the sums",
-        "participants": f"{others}, together and with the coordinator",
-        "recipient": "all who see the synthetic table",
-    }
-    rests = (
-        f"the noise of at least {number_of(honest, 'honest participant')} of the {terms.minimum} or more that finish a "
-        "round"
+    """The guarantee against each party (`federation.trust`)."""
+    numbers = next(
+        item for item in protections("distributed", plan.sums, plan.guarantee.delta) if item.party == "recipient"
     )
-    masks = "; that masks and signatures are not broken, now or later, by somebody who has kept the messages"
-    found = [
-        ProtectionInWords(
-            parties[item.party], item.epsilon, item.delta, rests if item.party == "recipient" else rests + masks
-        )
-        for item in protections_of(plan)
-    ]
-    if not terms.colluders:
-        unknown = "nothing: a participant knows its own share of the noise, and the plan counts no share as known"
-        found[1] = replace(found[1], party="a participant that is curious", rests_on=unknown)
-    return found
-
-
-def units_in_words(plan: FederatedPlan) -> list[str]:
-    """Whom the guarantee is about, and with how many records."""
-    terms, unit = plan.terms, plan.guarantee.unit
-    each = number_of(terms.max_contributions, "record")
-    lines = [
-        "One record is protected. A person with several records is protected for each of them separately."
-        if unit == "example"
-        else f"One {unit} is protected: all records with the same owner, of which each participant uses at most {each}."
-    ]
-    if terms.silos > 1:
-        lines.append(
-            f"One {'record' if unit == 'example' else unit} may be in the rows of up to {terms.silos} participants, "
-            f"with at most {each} in each: the guarantee is for these {terms.silos * terms.max_contributions} records "
-            "together."
-        )
-    else:
-        lines.append(
-            f"One {'record' if unit == 'example' else unit} is in the rows of one participant alone, as declared "
-            "(silos 1)."
-        )
-    lines.append(f"Someone in the rows of more than {number_of(terms.silos, 'participant')} has a weaker guarantee.")
-    return lines
+    assert numbers.epsilon is not None and numbers.delta is not None  # noqa: S101  (recipients always have a guarantee)
+    return federated_words.protections(terms_in_words(plan), numbers.epsilon, numbers.delta)
 
 
 def plan_shown(plan: FederatedPlan) -> dict[str, Any]:
@@ -319,7 +274,7 @@ def plan_shown(plan: FederatedPlan) -> dict[str, Any]:
         **{name: getattr(plan.terms, name) for name in _SHOWN},
         "rounds": [asdict(item) for item in rounds_shown(plan)],
         "guarantee": plan.guarantee.to_json(),
-        "unit": units_in_words(plan),
+        "unit": federated_words.units(terms_in_words(plan)),
         "protections": [asdict(item) for item in protections_in_words(plan)],
     }
 

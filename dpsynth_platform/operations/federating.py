@@ -5,9 +5,10 @@ coordinator's ledger, and the canaries as the rows of a participant of its own. 
 (`federation`). No row of another participant comes here.
 
 **The auditor** is a participant whose rows are the canaries: fictional owners, of whom each joins by its own coin. Its
-node runs in this process, with a ledger for this run alone. Its counts are masked and summed as those of all others are,
-so that an attack on the model tells as much of a canary as of any participant's record. The coordinator knows its share
-of the noise: the plan counts one more of those who finish and of those who collude (`federation.contracts.terms_of`).
+node runs in this process, with a ledger for this run alone. Its counts are masked and summed as those of all others
+are, so that an attack on the model tells as much of a canary as of any participant's record. The coordinator knows its
+share of the noise: the plan counts one more of those who finish and of those who collude
+(`federation.contracts.terms_of`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import ConfigurationError, DpsynthError, ReleaseRefused
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import Place, Storage, steps_of
+from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.operations.forking import fork_server
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.synth.planning import RAW_VERSION, check_period, load_dataset
@@ -185,10 +185,10 @@ def _is_current(settings: Settings, contract: DataContract, family: FamilyBudget
     from dpsynth_platform.lifecycle.owner_keys import KEY_IDS
     from dpsynth_platform.lineage.clearance import clear
     from dpsynth_platform.lineage.store import LineageStore
-    from dpsynth_platform.release.evidence import check_content
+    from dpsynth_platform.release.evidence import check_content, line_steps
     from dpsynth_platform.sources.source import pin
 
-    storage, line = Storage(settings.restricted), _line_of(contract)
+    storage, line = Storage(settings.restricted), line_steps(contract)
     records = [storage.read(place, step) for step in line[: line.index("released")]]
     made = [record for record in records if record is not None and storage.exists(record)]
     raw = next((record for record in made if record.step == "raw"), None)
@@ -222,16 +222,13 @@ def _is_current(settings: Settings, contract: DataContract, family: FamilyBudget
     return as_cleared and known and linked and kept and source == raw.facts["source"]
 
 
-def _line_of(contract: DataContract) -> tuple[str, ...]:
-    federated = contract.source.federation is not None
-    return steps_of(separate_audit_model=contract.separate_audit_model, federated=federated)
-
-
 def _steps_up_to(contract: DataContract, last: str | None, spend_again: str | None) -> tuple[str, ...]:
     """The line's steps up to `last`; empty for the whole line. Publication is a separate run."""
     if last is None:
         return ()
-    line = _line_of(contract)
+    from dpsynth_platform.release.evidence import line_steps
+
+    line = line_steps(contract)
     partial = line[: line.index("released")]
     if last not in partial:
         raise ConfigurationError(f"--up-to {last!r}; accepted: {', '.join(partial)}")

@@ -20,6 +20,7 @@ from dpsynth_platform.foundation.storage import (
     AUDITED,
     KEPT_SETTING,
     TEXTS_DRAWN,
+    TOOK_PART,
     read_beside_rows,
     read_table,
     table_schema,
@@ -147,6 +148,7 @@ def evidence_of(
             own,
         ),
         kept=_kept_setting(checked.records["synthetic"].directory),
+        took_part=read_beside_rows(checked.records["synthetic"].directory / TOOK_PART, dict),
     )
 
 

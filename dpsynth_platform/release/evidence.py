@@ -24,7 +24,16 @@ from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused, Stal
 from dpsynth_platform.foundation.figures import moment
 from dpsynth_platform.foundation.people import same_person
 from dpsynth_platform.foundation.redaction import reason_of
-from dpsynth_platform.foundation.storage import AUDITED, MODELS, STEPS, Place, StepRecord, Storage, digest_directory
+from dpsynth_platform.foundation.storage import (
+    AUDITED,
+    MODELS,
+    STEPS,
+    Place,
+    StepRecord,
+    Storage,
+    digest_directory,
+    steps_of,
+)
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent, Decision, Entry
 from dpsynth_platform.ledger.store import Ledger
@@ -117,6 +126,12 @@ def candidate_of(
 def evidence_steps(contract: DataContract) -> tuple[str, ...]:
     """The steps whose records a candidate of this contract rests on."""
     return (*EVIDENCE_STEPS, *([AUDITED] if contract.separate_audit_model else []))
+
+
+def line_steps(contract: DataContract) -> tuple[str, ...]:
+    """The steps of this contract's line, in order."""
+    federated = contract.source.federation is not None
+    return steps_of(separate_audit_model=contract.separate_audit_model, federated=federated)
 
 
 def _gathered(

@@ -19,7 +19,6 @@ from dpsynth_platform.foundation.errors import ReleaseRefused, StaleInput
 from dpsynth_platform.foundation.storage import (
     NEAREST,
     NEAREST_DRAWING,
-    STEPS,
     Place,
     StepRecord,
     Storage,
@@ -126,7 +125,8 @@ def reviewers_document(
 ) -> dict[str, Any]:
     """The dossier as JSON values, not written. Arguments and errors are those of `write_reviewers_dossier`."""
     place = Place(candidate.dataset, candidate.period)
-    records = {step: record for step in STEPS if (record := storage.read(place, step)) is not None}
+    line = evidence.line_steps(contract)
+    records = {step: record for step in line if (record := storage.read(place, step)) is not None}
     overlaps = Overlaps.read(storage, place, candidate.entry_id)
     content = {
         "format": FORMAT,
@@ -162,11 +162,12 @@ def reviewers_document(
 
 def _counts(ledger: Ledger, candidate: Candidate, records: Mapping[str, StepRecord]) -> list[dict[str, Any]]:
     """Exact counts in the order of the line, as far as they were recorded."""
-    participants = int(ledger.participants(candidate.entry_id).size)
-    owners = records["scrubbed"].facts.get("owners") if "scrubbed" in records else None
-    cleared = [("owners cleared for the mechanism", participants)]
-    if owners is not None:
-        cleared.append(("owners held out for tests, or left out", owners - participants))
+    cleared, owners = [], records["scrubbed"].facts.get("owners") if "scrubbed" in records else None
+    if ledger.entry(candidate.entry_id).commitment is not None:
+        participants = int(ledger.participants(candidate.entry_id).size)
+        cleared.append(("owners cleared for the mechanism", participants))
+        if owners is not None:
+            cleared.append(("owners held out for tests, or left out", owners - participants))
     found = []
     for step in ("scrubbed", "clearance", "canaries", "bounded", "synthetic"):
         counted = cleared if step == "clearance" else counts_of(records[step]) if step in records else []

@@ -15,7 +15,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-DOSSIERS = {f"dpsynth-dossier/{number}": f"dossier-{number}.json" for number in range(1, 10)}
+DOSSIERS = {f"dpsynth-dossier/{number}": f"dossier-{number}.json" for number in range(1, 11)}
 """Schema of each readable format of the public dossier."""
 REVIEWERS = "reviewers-dossier-1.json"
 ATTESTATION = "attestation-1.json"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,5 +123,13 @@ def test_the_whole_line(place: Path) -> None:
     with carried(place / "s", Wires(nodes)):
         ran = run_here(deployment, JOB)
     assert ran.success, ran.failures
-    print(ran.said)
     assert states(nodes) == {name: ["spent"] for name in NAMES}
+    approve(deployment.settings, MEALS, "reviewer", "")
+    ran = run_here(deployment, "meals_release")
+    assert ran.success, ran.failures
+    folder = Path(storage_of(deployment).require(MEALS, "released").facts["path"])
+    import subprocess
+
+    subprocess.run(["cp", "-r", str(folder), "/tmp/released"])
+    assert verification.verify(deployment.settings, str(folder), None).ok
+    dossier = json.loads((folder / "dossier.json").read_text())

@@ -22,6 +22,7 @@ FROZEN = {
     "dossier-7.json": "6db1a970221fae35880ef9040f15eb6d25d30ec2bc6f7301f9fac20646271f15",
     "dossier-8.json": "46562195528b4713d86d5c08650f941d752cabc94b9d2dc8fdf2321aa6529690",
     "dossier-9.json": "bbe20d79d5dba551460efed23cc04abba35fb72dffb99d47bff0f74cbf35f771",
+    "dossier-10.json": "bb184a673aff2f7bbb0b148f1f7a0dbecc13499da53b400e7bd98a800d7984c4",
     "reviewers-dossier-1.json": "20610cd578a527c0196db10e530f8d782c13d7608c417e01b488413075b026b6",
 }
 """SHA-256 of every schema that a release may name. A changed document gets a new format and a new file."""

@@ -29,6 +29,24 @@ Keys = Annotated[
 ]
 
 
+@federate_app.command("keys")
+def keys(output: TerminalOutput) -> None:
+    """Prints the public keys of this deployment as coordinator of contracts with `source.federation`.
+
+    The participants' policies name both: `coordinator:`, and `auditor:` among `participants:`. Each key is made at its
+    first use and kept in the vault.
+    """
+    from dpsynth_platform.foundation.settings import Settings
+    from dpsynth_platform.operations.federating import federation_keys
+    from dpsynth_platform.secrets.vault import Vault
+
+    found = federation_keys(Vault(Settings.from_environment().vault))
+    public = {name: key.public_key().public_bytes_raw().hex() for name, key in found.items()}
+    output.json(public)
+    for name, key in public.items():
+        output.print(f"{name}: {key}")
+
+
 @federate_app.command("plan")
 def plan(
     output: TerminalOutput,

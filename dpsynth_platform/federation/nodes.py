@@ -46,6 +46,7 @@ from dpsynth_platform.foundation.errors import (
     RoundRefused,
     file_problem,
 )
+from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.signature import is_valid, sign
 
@@ -270,13 +271,13 @@ class Coordinator:
             for name, reply in replies.items()
             if name in roster.places and is_valid(roster.keys[roster.places[name]], said, reply)
         }
-        self._check_enough(run_id, plan, valid, valid, "have reserved")
+        self._check_enough(run_id, plan, valid, valid, "reserved")
         return valid
 
     def _start(self, run_id: str, plan: FederatedPlan, signatures: Mapping[str, bytes]) -> Mapping[str, bytes]:
         content = json.dumps({name: signature.hex() for name, signature in signatures.items()}).encode()
         started = self.ask(START, run_id, dict.fromkeys(signatures, content))
-        self._check_enough(run_id, plan, started, signatures.keys() - started.keys(), "have started")
+        self._check_enough(run_id, plan, started, signatures.keys() - started.keys(), "started")
         return started
 
     def _withdraw(self, run_id: str, names: Collection[str]) -> None:
@@ -291,7 +292,7 @@ class Coordinator:
         self._withdraw(run_id, waiting)
         missing = sorted(set(plan.terms.participants) - set(ready))
         raise LedgerError(
-            f"{len(ready)} participants {what} the run; accepted: the plan's {plan.terms.minimum} or more. Without a "
+            f"{number_of(len(ready), 'participant')} {'has' if len(ready) == 1 else 'have'} {what} the run; accepted: the plan's {plan.terms.minimum} or more. Without a "
             f"reply or refusing: {', '.join(missing)}; each one's own log says why"
         )
 

@@ -30,6 +30,7 @@ from pydantic import Field, model_validator
 
 from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, shown_value
 from dpsynth_platform.contracts.family import Cap, FamilyBudget
+from dpsynth_platform.contracts.federation import AUDITOR
 from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.mechanisms import plan_of
@@ -130,14 +131,16 @@ class Policy(Part):
                 yield f"{key}: {visible(', '.join(more))}; accepted: {', '.join(mine_all)}"
         if self.name not in terms.participants:
             yield f"participants: without {self.name}; accepted: plans that name it"
+        # The auditor is the coordinator's own: it finishes besides, and its share of the noise is known besides.
+        audited = AUDITOR in terms.participants and self.name != AUDITOR
         for key, least in (
-            ("minimum", self.minimum),
-            ("colluders", self.colluders),
+            ("minimum", self.minimum + audited),
+            ("colluders", self.colluders + audited),
             ("silos", self.silos),
             ("max_contributions", self.max_contributions),
         ):
             if (found := getattr(terms, key)) < least:
-                yield f"{key}: {found}; accepted: from {least}"
+                yield f"{key}: {found}; accepted: from {least}{f', with the {AUDITOR}' if audited else ''}"
 
 
 def load_policy(path: Path) -> Policy:

@@ -16,7 +16,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -127,9 +127,9 @@ def relayed(place: Path, seconds: float, most_bytes: int, ready: Callable[[], No
                 f"{place}: no relay has connected in {CONNECTING_SECONDS:g} seconds; accepted: the Flower app, started "
                 f"meanwhile: {start_of_flower(place, seconds)}"
             ) from None
-        with relay:
-            # It asks new nodes for their names first, and each of both may take the whole time.
-            yield RelayLink(relay, 2 * seconds + 30, most_bytes)
+        # It asks new nodes for their names first, and each of both may take the whole time.
+        with relay, closing(RelayLink(relay, 2 * seconds + 30, most_bytes)) as link:
+            yield link
 
 
 def start_of_flower(place: Path, seconds: float) -> str:
@@ -154,6 +154,10 @@ class RelayLink:
     def __init__(self, relay: socket.socket, seconds: float, most_bytes: int) -> None:
         relay.settimeout(seconds)
         self._relay, self._stream, self._most_bytes = relay, relay.makefile("rb"), most_bytes
+
+    def close(self) -> None:
+        """Tells the relay that the run is over: a socket is open as long as its stream is."""
+        self._stream.close()
 
     def ask(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Replies by name, as the relay tells them.

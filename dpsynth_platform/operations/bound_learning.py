@@ -97,6 +97,11 @@ def learn_bound(
             f"{place.label}: the bound of linked tables follows from max_children of each, which are public choices; "
             "accepted: a contract of one table"
         )
+    if contract.source.federation is not None:
+        raise BoundingError(
+            f"{place.label}: the rows stay with participants, each of which declares its own bound; accepted: a "
+            "contract whose rows are here"
+        )
     run = _lineage_run(contract, place, storage)
     _warn(lineage.start(run), warn)
     try:

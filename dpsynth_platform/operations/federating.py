@@ -144,8 +144,8 @@ def _opened(
         emitter.abort(lineage)
         raise
     if problem is not None:
-        spent = f"ledger entry {entry.entry_id} had started. {step.way_to_spend_again(entry)}"
-        raise type(problem)(f"{problem}: {spent if started else 'nothing is spent here; run again'}")
+        spent = f"Ledger entry {entry.entry_id} had started. {step.way_to_spend_again(entry)}"
+        raise type(problem)(f"{problem}. {spent if started else 'Nothing is spent; once that is mended, run again'}")
     emitter.complete(
         coordinator_run(plan, run, made.participants, directory, launcher=step.run.launcher, job=step.run.dagster_job)
     )
@@ -178,7 +178,7 @@ class _WithAuditor:
             try:
                 replies[AUDITOR] = self._auditor.answer(requests[AUDITOR])
             except DpsynthError as error:
-                self._auditor.report(f"the {AUDITOR} refuses: {error}")
+                self._auditor.report(f"refused: {error}")
                 replies.pop(AUDITOR, None)
         return replies
 
@@ -223,11 +223,15 @@ def _auditor(
             "most_cells": max(each.length for each in plan.sums),
         }
     )
+
+    def report(line: str) -> None:
+        step.progress(f"{AUDITOR}: {line}")
+
     work = step.storage.named_output(step.place, "model", f"{AUDITOR}{HANDED}")
     try:
         ledger = Ledger(embedded_ledger(work))
         joining = read_canaries(canaries.directory / "table").joining
         layout = None if contract.image_column is None else ImageLayout.of(contract)
-        yield Node(Participant(policy, ledger, joining, planned_domain(contract), layout), key, report=step.progress)
+        yield Node(Participant(policy, ledger, joining, planned_domain(contract), layout), key, report=report)
     finally:
         shutil.rmtree(work, ignore_errors=True)

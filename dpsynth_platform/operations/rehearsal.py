@@ -57,6 +57,10 @@ def rehearse(
 ) -> dict[str, Any]:
     """Runs all assets on a mock table or several; returns facts for `dpsynth plan --json`. Raises `RehearsalFailed`."""
     contract, _ = load_dataset(settings, dataset)
+    if contract.source.federation is not None:
+        raise RehearsalFailed(
+            f"{dataset}: a rehearsal would need participants; accepted: a run, which asks them before anything is spent"
+        )
     with tempfile.TemporaryDirectory(prefix="dpsynth-rehearsal-") as place:
         mock = _mock_deployment(settings, contract, period, rows, Path(place))
         progress(f"running all assets on {rows} rows made from the contract alone")

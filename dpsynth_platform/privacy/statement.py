@@ -328,7 +328,7 @@ class PrivacyStatement:
             _plain("promise", self.tier, unit=unit, otherwise=_plain("otherwise", promise.adjacency)),
             _plain("numbers", epsilon=epsilon, delta=delta, unit=unit, records=records, tier=_plain("tier", self.tier)),
             _plain("factor", unit=unit, factor=upper_bound(math.exp(promise.epsilon)), delta=delta),
-            _plain("against_anyone"),
+            _plain("against_all_but_participants" if self.against else "against_anyone"),
             *([ONCE_OF_TABLES if KEYS_ANEW in self.covered else ONCE] if promise.weighting == "owners" else []),
             *([_plain("all_tables", unit=unit)] if KEYS_ANEW in self.covered else []),
             *([TWO_MODELS] if TWO_MODELS in self.covered else []),

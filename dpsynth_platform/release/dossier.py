@@ -44,8 +44,8 @@ from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_word
 FORMAT = "dpsynth-dossier/10"
 CANDIDATE = "candidate"
 OF_PARTICIPANTS = (
-    "None here: the rows stay with participants, each of which says by itself what of them a run may read. No column of "
-    "text is read."
+    "None here: the rows stay with participants, each of which says by itself what of them a run may read. No column "
+    "of text is read."
 )
 """Of scrubbing, where the rows are not here."""
 PACKAGES = (
@@ -354,8 +354,8 @@ def bounding_summary(contract: DataContract) -> dict[str, Any]:
         "holdout": contract.quality.holdout if contract.source.federation is None else 0.0,
         "on_overlap": privacy.on_overlap,
         "note": (
-            f"At most so many records of each unit{_of_whole(contract)} reach the mechanism; the bound is declared. How "
-            "many records and units there are, before and after, is restricted."
+            f"At most so many records of each unit{_of_whole(contract)} reach the mechanism; the bound is declared. "
+            "How many records and units there are, before and after, is restricted."
         ),
     }
 

@@ -61,6 +61,7 @@ class Review:
         standing: whether it can be released, or why not; of a release, whether its evidence still holds.
         dossier: the page of the reviewers' dossier; `reviewers.json` beside it has the same content.
         pictures: of a dataset with pictures, what is to be known of the real ones.
+        against: of a federated run (party, epsilon, delta, what the guarantee rests on); empty of another.
     """
 
     place: str
@@ -82,6 +83,7 @@ class Review:
     purpose: str | None = None
     recipients: tuple[str, ...] = ()
     pictures: tuple[str, ...] = ()
+    against: tuple[tuple[str, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -234,6 +236,7 @@ def review(settings: Settings, place: Place) -> Review:
         purpose=found.contract.purpose,
         recipients=tuple(found.contract.recipients),
         pictures=tuple(_pictures(Storage(settings.restricted), found.contract, dossier.document)),
+        against=tuple((item.party, *item.numbers, item.rests_on) for item in found.statement.against),
     )
 
 

@@ -14,12 +14,17 @@ def review_text(output: Output, review: Review) -> None:
     output.heading("Guarantee")
     for sentence in review.guarantee:
         output.print(sentence)
+    if review.against:
+        output.table(("against", "epsilon", "delta", "rests on"), review.against)
     output.heading("Audit")
     output.print(review.audit_summary)
     output.table(AUDIT_HEADER, review.audit_rows)
     output.print(AUDIT_LEGEND)
     output.heading("Quality (restricted: compares with real data)")
-    output.table(QUALITY_HEADER, review.quality_rows)
+    if review.against:
+        output.print("not measured: the real rows stay with the participants")
+    else:
+        output.table(QUALITY_HEADER, review.quality_rows)
     if review.quality_rows:
         output.print(review.quality_legend)
     if review.paid:

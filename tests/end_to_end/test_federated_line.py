@@ -5,30 +5,43 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from deployment import Deployment
-from federated_cases import COLUMNS, KEYS, NAMES, participant, public, rows
-from line_cases import ledger_of, lineage_of, run_here, storage_of
+from federated_cases import COLUMNS, KEYS, NAMES, participant, plan_of, public, rows
+from line_cases import Ran, ledger_of, lineage_of, run_here, storage_of
 from relay_cases import carried
 from test_nodes import Wires, states
 
 from assets.line import FEDERATED
+from dpsynth_platform.console.roles import Action
+from dpsynth_platform.console.views.candidates import candidate
 from dpsynth_platform.contracts.federation import AUDITOR
-from dpsynth_platform.federation.coordinator import TookPart
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.federation import coordinator, secure_sum
+from dpsynth_platform.federation.mechanisms import plan_of as plan_of_text
 from dpsynth_platform.federation.nodes import Node
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, steps_of
+from dpsynth_platform.lineage import naming
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.operations import federating
 from dpsynth_platform.operations.federating import COORDINATOR, federation_keys
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.secrets.vault import Vault
+from dpsynth_platform.synth.tabular.attributes import planned_domain
+from dpsynth_platform.synth.tabular.domain import Domain
 
 pytestmark = pytest.mark.end_to_end
 
@@ -82,54 +95,274 @@ def place() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-def deployment_of(place: Path, **changes: Any) -> Deployment:
-    made = Deployment(place, contract=copy.deepcopy(CONTRACT), family=copy.deepcopy(FAMILY))
-    for part, values in changes.items():
-        made.contract[part].update(values)
-    made.write()
-    (place / "deploy" / "federation.yaml").write_text(f"default: {{socket: {place}/s}}\n")
-    return made
-
-
-def settings_of(deployment: Deployment) -> Any:
-    from dataclasses import replace
-
-    return replace(deployment.settings, federation=deployment.root / "deploy" / "federation.yaml")
-
-
 class Federated(Deployment):
-    @property
-    def settings(self) -> Any:
-        from dataclasses import replace
+    """A deployment at a coordinator, which knows where its relay connects."""
 
+    @property
+    def settings(self) -> Settings:
         return replace(super().settings, federation=self.root / "deploy" / "federation.yaml")
 
+    @property
+    def socket(self) -> Path:
+        return self.root / "s"
 
-def nodes_of(deployment: Deployment, **changes: Any) -> dict[str, Node]:
+    def run(self, wires: Wires, job: str = JOB, **options: Any) -> Ran:
+        with carried(self.socket, wires):
+            return run_here(self, job, **options)
+
+
+def federated(place: Path, **changes: Any) -> Federated:
+    """With changed parts of the contract."""
+    contract = copy.deepcopy(CONTRACT)
+    for part, values in changes.items():
+        contract[part] |= values
+    made = Federated(place, contract=contract, family=copy.deepcopy(FAMILY)).write()
+    (place / "deploy" / "federation.yaml").write_text(f"default: {{socket: {made.socket}}}\n")
+    return made  # type: ignore[return-value]  # `write` returns itself
+
+
+def nodes_of(deployment: Deployment, number: int = 2_000, **changes: Any) -> dict[str, Node]:
+    """The participants' nodes, whose policies name the deployment's keys."""
     keys = federation_keys(Vault(deployment.settings.vault))
     named = {name: public(KEYS[name]) for name in NAMES} | {AUDITOR: public(keys[AUDITOR])}
-    terms = {"participants": named, "coordinator": public(keys[COORDINATOR]), "colluders": 2} | changes
-    table, place = rows(2_000), deployment.root / "nodes"
-    return {
-        name: Node(participant(place, name, table.take(np.arange(index, 2_000, len(NAMES))), **terms), KEYS[name])
-        for index, name in enumerate(NAMES)
-    }
+    terms = {"participants": named, "coordinator": public(keys[COORDINATOR])} | changes
+    table, place = rows(number), deployment.root / "nodes"
+    parts = {name: table.take(np.arange(index, number, len(NAMES))) for index, name in enumerate(NAMES)}
+    return {name: Node(participant(place, name, part, **terms), KEYS[name]) for name, part in parts.items()}
 
 
-def test_the_whole_line(place: Path) -> None:
-    deployment = Federated(place, contract=copy.deepcopy(CONTRACT), family=copy.deepcopy(FAMILY)).write()
-    (place / "deploy" / "federation.yaml").write_text(f"default: {{socket: {place}/s}}\n")
-    nodes = nodes_of(deployment)
-    with carried(place / "s", Wires(nodes)):
-        ran = run_here(deployment, JOB)
-    assert ran.success, ran.failures
-    assert states(nodes) == {name: ["spent"] for name in NAMES}
+def declared_domain_of(deployment: Deployment) -> Domain:
+    return planned_domain(parse_contract(deployment.contract, where="test", variables={"DPSYNTH_HOME": "/nowhere"}))
+
+
+def entries_of(deployment: Deployment) -> list[str]:
+    return [entry.state for entry in ledger_of(deployment).entries()]
+
+
+def published(deployment: Federated) -> tuple[Path, dict[str, Any]]:
+    """The approved release, and its dossier."""
     approve(deployment.settings, MEALS, "reviewer", "")
     ran = run_here(deployment, "meals_release")
     assert ran.success, ran.failures
     folder = Path(storage_of(deployment).require(MEALS, "released").facts["path"])
-    import subprocess
+    return folder, json.loads((folder / "dossier.json").read_text())
 
-    subprocess.run(["cp", "-r", str(folder), "/tmp/released"])
+
+def silent(*dropped: tuple[str, str], after: int = 0) -> Any:
+    """What wires lose: messages of a kind to a participant, after so many of this kind in all."""
+    heard: Counter[str] = Counter()
+
+    def change(name: str, kind: str, message: bytes) -> bytes | None:
+        heard[kind] += 1
+        return None if (name, kind) in dropped and heard[kind] > after else message
+
+    return change
+
+
+def test_the_whole_line(place: Path) -> None:
+    deployment = federated(place)
+    nodes = nodes_of(deployment)
+    ran = deployment.run(Wires(nodes))
+    assert ran.success, ran.failures
+    assert set(ran.materializations) == {step.name for step in FEDERATED} - {"released"}
+    assert states(nodes) == {name: ["spent"] for name in NAMES} and entries_of(deployment) == ["spent"]
+    again = run_here(deployment, JOB)  # no relay is there, and none is needed
+    assert again.success and entries_of(deployment) == ["spent"]
+    assert all(again.materializations[step]["reused"] for step in ("raw", "canaries", "model", "synthetic", "audit"))
+    folder, dossier = published(deployment)
     assert verification.verify(deployment.settings, str(folder), None).ok
-    dossier = json.loads((folder / "dossier.json").read_text())
+    statement = dossier["statement"]
+    assert statement["setting"].startswith("Distributed model: the rows stay with 4 participants (east, north, south")
+    assert [item["epsilon"] for item in statement["against"]] == 3 * [dossier["guarantee"]["epsilon"]]
+    assert "at least 2 honest participants of the 3 or more" in statement["against"][0]["rests_on"]
+    assert "Integrity is not claimed" in statement["not_covered"][0]
+    assert not any("quality report" in sentence for sentence in statement["not_covered"])
+    assert dossier["contract"]["federation"]["participants"] == list(NAMES)
+    assert dossier["mechanism"]["took_part"]["finished"] == 3 * [[AUDITOR, *NAMES]]
+    page = (folder / "dossier.html").read_text()
+    assert "The auditor is the publisher's own" in page and "Round 3 is the sum of auditor, east" in page
+    assert tuple(step.name for step in FEDERATED) == steps_of(separate_audit_model=False, federated=True)
+
+
+def test_the_plan_counts_the_auditor_besides(place: Path) -> None:
+    """So as many shares of noise protect a record as in a run by the command without an auditor."""
+    deployment = federated(place)
+    deployment.run(Wires(nodes_of(deployment)))
+    raw = storage_of(deployment).require(MEALS, "raw")
+    sealed = plan_of_text((raw.directory / "plan.json").read_text())
+    alone = plan_of("mst", 2.0)
+    assert (sealed.terms.minimum, sealed.terms.colluders) == (4, 2)
+    assert sealed.terms.share_variances == alone.terms.share_variances and sealed.event == alone.event
+
+
+def test_lineage_leads_from_the_participants_to_the_release(place: Path) -> None:
+    deployment = federated(place)
+    deployment.run(Wires(nodes_of(deployment)))
+    folder, _ = published(deployment)
+    above = {str(item.dataset) for item in lineage_of(deployment).upstream(naming.dataset_name(folder / "data"))}
+    assert {f"dpsynth:meals/participant-{name}/sums" for name in (AUDITOR, *NAMES)} <= above
+    assert "federation://meals:/" in above
+    told = json.dumps([event.payload for event in LineageStore(deployment.settings.ledger_url).events()])
+    assert not any(f'"{word}"' in told for word in ("Aix", "tea", "milk"))
+
+
+def test_participants_that_refuse_cost_nothing(place: Path) -> None:
+    deployment = federated(place)
+    refusing = nodes_of(deployment, methods=["aim"])
+    ran = deployment.run(Wires(refusing))
+    assert list(ran.failures) == ["model"]
+    assert "1 participant has reserved the run; accepted: the plan's 4 or more" in ran.failures["model"]
+    assert "Nothing is spent" in ran.failures["model"]
+    assert entries_of(deployment) == ["reserved"] and states(refusing) == {name: [] for name in NAMES}
+    agreeing = nodes_of(deployment)
+    assert deployment.run(Wires(agreeing)).success
+    assert entries_of(deployment) == ["spent"] and states(agreeing) == {name: ["spent"] for name in NAMES}
+
+
+def test_a_policy_counts_the_auditor_besides(place: Path) -> None:
+    """A coordinator that hides its auditor among `minimum` or `colluders` finds no participant."""
+    deployment = federated(place)
+    for key, least in (("minimum", 4), ("colluders", 2)):
+        wires = Wires(nodes_of(deployment, **{key: least}))
+        assert not deployment.run(wires).success
+        assert {str(error).partition(" refuses the plan: ")[2] for _, _, error in wires.refusals} == {
+            f"{key}: {least}; accepted: from {least + 1}, with the auditor"
+        }
+
+
+def test_participants_that_drop_out_are_named(place: Path) -> None:
+    deployment = federated(place)
+    # In round 1 go six messages to each of four.
+    wires = Wires(nodes_of(deployment), silent(("west", "sum"), after=24))
+    assert deployment.run(wires).success
+    folder, dossier = published(deployment)
+    took_part = dossier["mechanism"]["took_part"]
+    assert took_part["started"] == [AUDITOR, *NAMES]
+    assert [sorted(names) for names in took_part["finished"][1:]] == 2 * [[AUDITOR, "east", "north", "south"]]
+    assert "Round 2: west dropped out (no reply" in (folder / "dossier.html").read_text()
+
+
+def test_a_run_that_too_few_finish_stays_paid(place: Path) -> None:
+    deployment = federated(place)
+    nodes = nodes_of(deployment)
+    failed = deployment.run(Wires(nodes, silent(("west", "sum"), ("east", "sum"))))
+    assert list(failed.failures) == ["model"]
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "started" and f"--spend-again {entry.entry_id}" in failed.failures["model"]
+    assert states(nodes) == {name: ["started"] for name in NAMES}
+    again = deployment.run(Wires(nodes))
+    assert "started and did not complete" in again.failures["clearance"]
+    assert states(nodes) == {name: ["started"] for name in NAMES}
+    assert deployment.run(Wires(nodes), spend_again=entry.entry_id).success
+    assert states(nodes) == {name: ["started", "spent"] for name in NAMES}
+    _, dossier = published(deployment)
+    last = dossier["statement"]["assumptions"][-1]
+    assert last["assumption"].startswith("The run was started 2 times") and last["holds"] == "yes"
+
+
+def test_sums_without_the_auditor_cannot_be_audited(place: Path) -> None:
+    deployment = federated(place, source={"federation": CONTRACT["source"]["federation"] | {"minimum": 3}})
+    answer = Node.answer
+
+    def lost(node: Node, message: bytes) -> bytes:
+        if node.name == AUDITOR and b'"kind":"sum"' in message[:200]:
+            raise MechanismFailed("lost")
+        return answer(node, message)
+
+    with patch.object(Node, "answer", lost):
+        ran = deployment.run(Wires(nodes_of(deployment)))
+    assert "the auditor dropped out of round 1" in ran.failures["model"]
+    assert entries_of(deployment) == ["started"]
+    again = run_here(deployment, JOB)  # the model is complete, and no audit of it is possible
+    assert "the auditor dropped out of round 1" in again.failures["model"]
+
+
+def test_an_auditor_that_does_not_reserve_starts_nothing(place: Path) -> None:
+    deployment = federated(place)
+    nodes = nodes_of(deployment)
+    with patch.object(federating, "MOST_CAP", 1.0):  # its ledger refuses
+        ran = deployment.run(Wires(nodes))
+    assert "the auditor has not reserved" in ran.failures["model"] and "Nothing is spent" in ran.failures["model"]
+    assert entries_of(deployment) == ["reserved"] and states(nodes) == {name: ["void"] for name in NAMES}
+
+
+def test_open_sums_are_fitted_without_asking_again(place: Path) -> None:
+    """A coordinator that is killed between the last sum and the model has paid, and needs nobody."""
+    deployment = federated(place)
+    nodes = nodes_of(deployment)
+    with patch.object(coordinator, "digest_directory", side_effect=MechanismFailed("killed")):
+        ran = deployment.run(Wires(nodes))
+    assert "killed" in ran.failures["model"] and entries_of(deployment) == ["started"]
+    again = run_here(deployment, JOB)
+    assert again.success, again.failures
+    assert "the sums of an interrupted run are all open" in " ".join(again.said["model"])
+    assert entries_of(deployment) == ["spent"]
+
+
+def test_other_words_spend_nothing_and_a_raised_version_is_another_run(place: Path) -> None:
+    deployment = federated(place)
+    nodes = nodes_of(deployment)
+    deployment.run(Wires(nodes))
+    deployment.contract["description"] = "Fictional people at table."
+    deployment.contract["source"]["federation"]["participants"]["west"] = 64 * "0"  # a new key
+    deployment.write()
+    assert run_here(deployment, JOB).success and entries_of(deployment) == ["spent"]
+    deployment.contract = copy.deepcopy(CONTRACT)
+    deployment.contract["source"]["version"] = 1
+    deployment.write()
+    assert deployment.run(Wires(nodes)).success
+    assert entries_of(deployment) == ["spent", "spent"] and states(nodes) == {name: 2 * ["spent"] for name in NAMES}
+
+
+def test_the_audit_finds_a_run_without_noise(place: Path) -> None:
+    """Of 300 canaries in 400 cells of each of six columns without other records, exact counts tell which joined."""
+    values = [f"v{number}" for number in range(400)]
+    declared = {name: {"type": "categorical", "values": values} for name in "abcdef"}
+    deployment = federated(place, audit={"canaries": 300, "confidence": 0.95}, generate={"method": "independent"})
+    deployment.contract["columns"] = {"person": {"type": "identifier"}, **declared}
+    deployment.write()
+    nodes = nodes_of(deployment, columns=list(declared))
+    table = pa.table({"person": ["1"]} | {name: ["v0"] for name in declared})
+    for node in nodes.values():
+        node.participant = replace(node.participant, bounded=table, domain=declared_domain_of(deployment))
+
+    def audited() -> dict[str, Any]:
+        ran = deployment.run(Wires(nodes))
+        assert ran.success, ran.failures
+        return ran.materializations["audit"]
+
+    with patch.object(secure_sum, "sample_skellam", lambda variance, size: np.zeros(size, np.int64)):
+        found = audited()
+    assert found["verdict"] == "fail" and found["epsilon_lower_bound"] > 2
+    deployment.contract["source"]["version"], deployment.contract["audit"]["confidence"] = 1, 0.999999
+    deployment.write()
+    assert audited()["epsilon_lower_bound"] < 2  # false with a chance of 1e-6, by the contract's confidence
+
+
+def test_commands_and_pages_know_federated_datasets(place: Path) -> None:
+    deployment = federated(place)
+    shown = deployment.here("plan", "meals").stdout
+    assert "3 sums of participants, each with the Skellam noise of at least 2 honest participants" in shown
+    keys = deployment.json("federate", "keys")
+    assert keys == {name: public(key) for name, key in federation_keys(Vault(deployment.settings.vault)).items()}
+    deployment.run(Wires(nodes_of(deployment)))
+    shown = deployment.here("release", "show", "meals").stdout
+    assert "1 participant, together and with the coordinator" in shown
+    assert "not measured: the real rows stay with the participants" in shown
+    view = candidate(deployment.settings, list(Action), "meals")
+    assert len(view.against) == 3 and "quality" not in {check.point for check in view.checks}
+    for command, words in (
+        (("plan", "meals", "--rehearse"), "a rehearsal would need participants"),
+        (("bound", "learn", "meals", "--epsilon", "0.5"), "the rows stay with participants"),
+        (("run", "meals", "--up-to", "scrubbed"), "accepted: raw, canaries, clearance, model, synthetic, audit"),
+    ):
+        done = deployment.here(*command)
+        assert done.returncode == 1 and words in done.stderr
+
+
+def test_a_deployment_without_a_relay_spends_nothing(place: Path) -> None:
+    deployment = federated(place)
+    (place / "deploy" / "federation.yaml").write_text("datasets: {}\n")
+    ran = run_here(deployment, JOB)
+    assert "default: missing; accepted: a file such as federation.yaml" in ran.failures["model"]
+    assert entries_of(deployment) == ["reserved"]

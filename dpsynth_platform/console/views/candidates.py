@@ -94,6 +94,7 @@ class CandidateView:
     plain_words: tuple[str, ...]
     covered: tuple[str, ...]
     not_covered: tuple[str, ...]
+    against: dossiers.Against
     audit: dossiers.AuditView | None
     clearance: dossiers.ClearanceView | None
     counts: tuple[dossiers.CountView, ...] | None
@@ -264,6 +265,7 @@ def _no_candidate(place: Place, contract: DataContract, why: str) -> CandidateVi
         plain_words=(),
         covered=(),
         not_covered=(),
+        against=(),
         audit=None,
         clearance=None,
         counts=None,
@@ -314,6 +316,7 @@ def _candidate_view(
         plain_words=statement.plain_words(),
         covered=statement.covered,
         not_covered=statement.not_covered,
+        against=dossiers.against_of(statement.against),
         audit=audit,
         clearance=clearance,
         counts=counts,

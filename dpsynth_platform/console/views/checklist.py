@@ -65,7 +65,7 @@ def checklist(
         yield Check("columns", _good(not gathered.mostly_missing))
         yield Check("audit", "good" if audit.verdict == "pass" else "bad" if audit.verdict == "fail" else "care")
         yield Check("power", _good(audit.highest_bound >= audit.claimed_epsilon))
-        if sees_quality:
+        if sees_quality and contract.source.federation is None:
             yield Check("quality", _good(quality is not None))
         if quality is not None and quality.copies is not None:
             yield Check("copies", "bad" if quality.copies.more else "good")

@@ -7,7 +7,7 @@ finding releases (`listing`), and pages.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.lineage.clearance import DESCRIPTIONS
+from dpsynth_platform.privacy.federated_words import ProtectionInWords
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.quality.report_rows import legend_of
 from dpsynth_platform.release.dossier import check_svg
@@ -199,6 +200,14 @@ class ClearanceView:
     together: tuple[str, ...]
 
 
+Against = tuple[tuple[str, str, str, str], ...]
+
+
+def against_of(found: Iterable[ProtectionInWords]) -> Against:
+    """The guarantee against each party of a federated run."""
+    return tuple((item.party, *item.numbers, item.rests_on) for item in found)
+
+
 @dataclass(frozen=True)
 class DossierView:
     """A public dossier as it was signed.
@@ -207,6 +216,7 @@ class DossierView:
         guarantee: the smaller of two proven bounds; `plain_words` say it in sentences, the most important first.
         covered, not_covered: data accesses that the guarantee covers, and those that it does not.
         assumptions: (assumption, whether it holds, why).
+        against: of a federated run (party, epsilon, delta, what the guarantee rests on); empty of another.
         figures: quality that follows from the plan alone, by name.
         paid: measures that were bought, in sentences.
         graph: SVG of the steps that led to it.
@@ -243,6 +253,7 @@ class DossierView:
     mostly_missing: tuple[str, ...] = ()
     kept_setting: str | None = None
     tables: tuple[TableView, ...] = ()
+    against: Against = ()
 
 
 def guarantee_view(guarantee: Guarantee, *, of_each: bool = False) -> GuaranteeView:
@@ -293,6 +304,7 @@ def dossier_view(dossier: Mapping[str, Any]) -> DossierView:
         covered=tuple(statement["covered"]),
         not_covered=tuple(statement["not_covered"]),
         assumptions=tuple((item["assumption"], item["holds"], item["because"]) for item in statement["assumptions"]),
+        against=against_of(ProtectionInWords(**item) for item in statement.get("against", ())),
         method=mechanism["method"],
         why_method=why_in_words(mechanism["why"], "among the figures of quality that follow from the plan"),
         rows=dossier["synthetic"]["rows"],

@@ -290,10 +290,12 @@ class Coordinator:
         if len(ready) >= plan.terms.minimum:
             return
         self._withdraw(run_id, waiting)
+        have = "has" if len(ready) == 1 else "have"
         missing = sorted(set(plan.terms.participants) - set(ready))
         raise LedgerError(
-            f"{number_of(len(ready), 'participant')} {'has' if len(ready) == 1 else 'have'} {what} the run; accepted: the plan's {plan.terms.minimum} or more. Without a "
-            f"reply or refusing: {', '.join(missing)}; each one's own log says why"
+            f"{number_of(len(ready), 'participant')} {have} {what} the run; accepted: the plan's "
+            f"{plan.terms.minimum} or more. Without a reply or refusing: {', '.join(missing)}; each one's own log says "
+            "why"
         )
 
 

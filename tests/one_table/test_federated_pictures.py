@@ -4,11 +4,11 @@ import io
 import json
 from contextlib import nullcontext
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from drawing_cases import COLUMNS, KINDS, PICTURED, SIDE, by_all, drawings
 from federated_cases import NAMES
 from node_cases import Sockets, place, policy, public, up  # noqa: F401  (place is a fixture)
 from PIL import Image
@@ -24,23 +24,10 @@ from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_node import Approvals, node_status, node_up
 from dpsynth_platform.one_table.federated_plan import read_plan
 from dpsynth_platform.one_table.federated_run import run_federated
-from dpsynth_platform.sources.pictures import encoded
 from dpsynth_platform.synth.images import moments_measuring
 
-SIDE = 4
-KINDS = ["dark", "light"]
-COLUMNS = {
-    "kind": {"type": "categorical", "values": KINDS},
-    "drawing": {
-        "type": "image",
-        "size": [SIDE, SIDE],
-        "channels": 1,
-        "accept_unscrubbed": "the drawings are made up for tests",
-    },
-}
 ALONE = {"drawing": COLUMNS["drawing"]}
 OWNED = {"--owners": "person", "--contributions": "2"}
-PICTURED = {"dataset": "drawings", "methods": ["image_moments"], "columns": ["kind", "drawing"], "max_contributions": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -52,19 +39,6 @@ def small(monkeypatch, capfd):
     monkeypatch.setattr("dpsynth_platform.synth.images.moments_model.TRIED", 8)
     stream = Counted()
     monkeypatch.setattr(noise, "SecureStream", lambda: stream)
-
-
-def drawings(people, *, damaged=0):
-    """One to three pictures of each person as PNG files, of which some are none; dark or light."""
-    rng = np.random.default_rng(0)
-    owners = [f"{person:04d}" for person in range(people) for _ in range(1 + person % 3)]
-    kinds = rng.integers(0, 2, len(owners))
-    grey = np.clip(60 + 130 * kinds[:, None, None, None] + rng.normal(0, 20, (len(owners), SIDE, SIDE, 1)), 0, 255)
-    files = [encoded(picture, "png") for picture in np.rint(grey).astype(np.uint8)]
-    files[:damaged] = [b"none"] * damaged
-    return pa.table(
-        {"person": owners, "kind": [KINDS[kind] for kind in kinds], "drawing": pa.array(files, pa.binary())}
-    )
 
 
 def command(*arguments):
@@ -97,10 +71,6 @@ def run(place, plan, **options):  # noqa: F811
     roster = Roster.from_texts({name: public(place / name) for name in NAMES})
     link = nullcontext(Sockets(place))
     return run_federated(plan, roster, federation_key(place / "coordinator"), link, place / "out", **options)
-
-
-def by_all(**changes):
-    return dict.fromkeys(NAMES, PICTURED | changes)
 
 
 def test_a_plan_of_pictures_in_words_and_for_programs(place):  # noqa: F811

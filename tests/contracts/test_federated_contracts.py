@@ -1,0 +1,118 @@
+"""Contracts whose rows stay with participants: what is refused, and what a plan makes of them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from federated_cases import KEYS, NAMES, public
+from test_federated_line import CONTRACT, FAMILY
+
+from dpsynth_platform.contracts.family import FamilyBudget, check_family
+from dpsynth_platform.contracts.federation import AUDITOR
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.federation.contracts import described, plan_of_contract
+from dpsynth_platform.federation.mechanisms import plan_of
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.statement import privacy_statement, words_of
+
+FAMILY_OF_GUESTS = FamilyBudget.model_validate(FAMILY)
+
+
+def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
+    """The contract with values at dotted paths."""
+    document = copy.deepcopy(CONTRACT)
+    for path, value in changes.items():
+        part, *keys = path.split(".")
+        here = document if not keys else document.setdefault(part, {})
+        for key in keys[:-1]:
+            here = here[key]
+        here[keys[-1] if keys else part] = value
+    return document
+
+
+def contract_of(**changes: Any) -> Any:
+    return parse_contract(with_changes(changes), where="test", variables={"DPSYNTH_HOME": "/srv"})
+
+
+FEDERATION = "source.federation."
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({FEDERATION + "minimum": 2}, "minimum: 2 of 4 with colluders: 1; accepted: 3 to 4"),
+        ({FEDERATION + "minimum": 5}, "minimum: 5 of 4 with colluders: 1; accepted: 3 to 4"),
+        ({FEDERATION + "colluders": 4}, "minimum: 3 of 4 with colluders: 4; accepted: 4, with fewer colluders"),
+        ({FEDERATION + "colluders": 0}, "colluders: 0; accepted: at least 1"),
+        ({FEDERATION + "silos": 5}, "silos: 5; accepted: up to 4, the number of participants"),
+        ({FEDERATION + "most_records": 100}, "400 records in a cell of all participants, fewer than"),
+        ({FEDERATION + "participants": {"north": 64 * "0", AUDITOR: 64 * "1"}}, "auditor is the coordinator's own"),
+        ({FEDERATION + "participants": dict.fromkeys(NAMES, 64 * "0")}, "two have the same key"),
+        ({FEDERATION + "participants": dict.fromkeys(NAMES, "key")}, "64 hexadecimal digits, as `dpsynth node key`"),
+        ({"source.format": "delta"}, "federation: with the format delta; accepted: with format: federated"),
+        ({"source.uri": "/srv/meals"}, "accepted: federation://NAME with format: federated"),
+        ({"source.federation": None}, "federation: with the format federated"),
+        (
+            {"generate.method": "auto"},
+            "generate.method: 'auto' with source.federation; accepted: independent, mst, aim",
+        ),
+        ({"generate.method": "privbayes"}, "generate.method: 'privbayes' with source.federation"),
+        (
+            {"generate.constraints": [{"forbid": {"food": "rice", "drink": "tea"}}]},
+            "generate.constraints: declared with",
+        ),
+        ({"generate.time_limit": "2m"}, "generate.time_limit: declared with source.federation; accepted: none"),
+        ({"quality.target": "drink"}, "quality: declared with source.federation; accepted: none: no real row"),
+        ({"scrub.locale": "de_DE"}, "scrub: declared with source.federation; accepted: none: participants scrub"),
+        ({"audit.model": "separate"}, "audit.model: declared with source.federation; accepted: shared"),
+        ({"privacy.on_overlap": "exclude"}, "privacy.on_overlap: 'exclude' with source.federation; accepted: compose"),
+        ({"privacy.owner_normalization": ["trim"]}, "privacy.owner_normalization: ['trim'] with source.federation"),
+        ({"columns.note": {"type": "text", "pii": "drop"}}, "columns.note: text with source.federation; accepted: ig"),
+        ({"columns.my name": {"type": "boolean"}}, "columns: 'my name' with source.federation; accepted: letters"),
+        (
+            {"columns.drink": {"type": "categorical", "values": "learned"}},
+            "columns.drink.values: learned with source.federation; accepted: a list",
+        ),
+        (
+            {"release.cadence": "monthly", "release.start": "2026-01", "source.period_column": "day"},
+            "release.cadence: declared with source.federation; accepted: none: raise source.version",
+        ),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        contract_of(**changes)
+    assert words in str(refused.value)
+
+
+def test_owners_that_are_not_known_are_not_charged_one_by_one() -> None:
+    with pytest.raises(ContractError, match=r"mode per-owner, and the owners of source.federation are not known here"):
+        check_family(contract_of(), FAMILY_OF_GUESTS.model_copy(update={"mode": "per-owner"}))
+
+
+def test_a_plan_counts_the_auditor_besides_and_protects_a_person_in_several_silos() -> None:
+    """The guarantee of plan, contract and statement is for the records of all silos together."""
+    found = contract_of(**{FEDERATION + "silos": 2, "privacy.max_contributions": 3})
+    sealed = plan_of_contract(found)
+    plan = plan_of(sealed.to_json())
+    assert plan.terms.participants == sorted([*NAMES, AUDITOR])
+    assert (plan.terms.minimum, plan.terms.colluders, plan.terms.silos) == (4, 2, 2)
+    assert plan.terms.max_contributions == 3 and plan.guarantee.max_contributions == 6
+    assert Guarantee.target(found) == plan.guarantee
+    statement = privacy_statement(found, FAMILY_OF_GUESTS, sealed.event, words_of("mst", sealed.event))
+    assert statement.guarantee.max_contributions == 6
+    assert "the guarantee is for these 6 records together" in statement.unit
+    shown = described(found, sealed)
+    assert shown["event"].endswith("each with the Skellam noise of at least 2 honest participants")
+    assert 0 < shown["expected_error_per_two_way_cell"] < shown["expected_error_per_one_way_cell"]
+
+
+def test_keys_of_participants_are_no_part_of_a_mechanism() -> None:
+    keys = {name: public(KEYS[name]) for name in NAMES} | {"west": 64 * "0"}
+    found = contract_of(**{FEDERATION + "participants": keys})
+    assert found.mechanism_snapshot() == contract_of().mechanism_snapshot()
+    fewer = {name: keys[name] for name in NAMES[:3]}
+    assert contract_of(**{FEDERATION + "participants": fewer}).mechanism_snapshot() != found.mechanism_snapshot()

@@ -50,7 +50,7 @@ def _records(step: StepContext, contract: DataContract, raw: StepRecord) -> Call
         contract,
         scrubbed_schema(contract, step.source_schema(raw)),
         contract.canary_count,
-        contract.privacy.max_contributions,
+        contract.unit_records,
         step.place.period,
     )
     return lambda directory: write_canaries(canaries, directory / "table")

@@ -175,7 +175,7 @@ def share_in_words(contract: DataContract) -> str:
             "released one, at the same cost again: the cost above is that of both, and the release holds no canary"
         )
     owners = contract.privacy.weighting == "owners"
-    joining = count / 2 * (1 if owners else contract.privacy.max_contributions)
+    joining = count / 2 * (1 if owners else contract.unit_records)
     share = _declared_share(contract, joining)
     text = f"{canaries}, of whom half join in the mean: {joining:g} {'owners' if owners else 'records'}"
     if share is None:

@@ -426,7 +426,7 @@ def judge(
         confidence=policy.confidence,
         canaries=int(included.size),
         included=int(included.sum()),
-        records_per_canary=contract.privacy.max_contributions if most_records is None else most_records,
+        records_per_canary=contract.unit_records if most_records is None else most_records,
         at_most=most_records is not None,
         epsilon_lower_bound=bound,
         highest_bound=highest,

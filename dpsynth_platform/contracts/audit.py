@@ -55,6 +55,11 @@ class SharedSecrets(Part):
         return self
 
 
+def canaries_of(declared: int | None, expected_units: int) -> int:
+    """The number of candidate canaries: declared, or 0.5% of the expected units (at least 20, at most 500)."""
+    return max(20, min(500, int(0.005 * expected_units))) if declared is None else declared
+
+
 class Audit(Part):
     """The empirical audit. By default at most 0.5% of the expected units are canaries."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpsynth_platform.contracts.answers import ANSWER_COLUMNS, MOST_QUERIES, Queries
-from dpsynth_platform.contracts.audit import Audit
+from dpsynth_platform.contracts.audit import Audit, canaries_of
 from dpsynth_platform.contracts.base import (
     FamilyName,
     Name,
@@ -251,10 +251,14 @@ class DataContract(Part):
 
     @property
     def canary_count(self) -> int:
-        """Number of candidate canaries: declared, or 0.5% of the expected units (at least 20, at most 500)."""
-        if self.audit.canaries is not None:
-            return self.audit.canaries
-        return max(20, min(500, int(0.005 * self.privacy.expected_units)))
+        """Number of candidate canaries."""
+        return canaries_of(self.audit.canaries, self.privacy.expected_units)
+
+    @property
+    def unit_records(self) -> int:
+        """The most records of one unit that are used: b, and in federated runs b in each silo that it may be in."""
+        federation = self.source.federation
+        return self.privacy.max_contributions * (1 if federation is None else federation.silos)
 
     @property
     def mechanisms(self) -> int:

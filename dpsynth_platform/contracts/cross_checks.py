@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dpsynth_platform.contracts.answers import Query
-from dpsynth_platform.contracts.audit import COLUMN_ATTACKS, Audit
-from dpsynth_platform.contracts.base import MOST_ROWS, ColumnName, caseless, key_path
+from dpsynth_platform.contracts.audit import COLUMN_ATTACKS, Audit, canaries_of
+from dpsynth_platform.contracts.base import MOST_ROWS, ColumnName, Part, caseless, key_path
 from dpsynth_platform.contracts.columns import (
     MODELLED_TYPES,
     MOST_CONDITIONING_VALUES,
@@ -25,7 +25,13 @@ from dpsynth_platform.contracts.columns import (
     conditioning_values,
     modelled_columns,
 )
-from dpsynth_platform.contracts.federation import FEDERATED_COLUMN, FEDERATED_METHODS
+from dpsynth_platform.contracts.federation import (
+    FEDERATED_COLUMN,
+    FEDERATED_METHODS,
+    HEEDED_OF_AUDIT,
+    HEEDED_OF_PRIVACY,
+    HEEDED_OF_RELEASE,
+)
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
 from dpsynth_platform.contracts.linked_contract import root_of, table_faults, with_tables
@@ -437,32 +443,36 @@ class Parts:
         federation, where = self.source.federation, "with source.federation"
         if self.generate and self.generate.method not in FEDERATED_METHODS:
             yield f"generate.method: {self.generate.method!r} {where}; accepted: {', '.join(FEDERATED_METHODS)}"
-        others = (
-            ("scrub", self.scrub not in (None, Scrub()), "none: participants scrub their own rows"),
-            ("quality", self.quality not in (None, Quality()), "none: no real row is here to compare with"),
-            ("audit.model", self.audit is not None and self.audit.model == "separate", "shared"),
-            ("generate.constraints", bool(self.generate and self.generate.constraints), "none"),
-            ("generate.time_limit", bool(self.generate and self.generate.time_limit), "none"),
-            ("release.cadence", bool(self.release and self.release.cadence), "none: raise source.version for each run"),
-            ("release.on_new_version", bool(self.release and self.release.on_new_version), "none"),
+        if self.scrub not in (None, Scrub()):
+            yield f"scrub: declared {where}; accepted: none: participants scrub their own rows"
+        if self.quality not in (None, Quality()):
+            yield f"quality: declared {where}; accepted: none: no real row is here to compare with"
+        # All that a federated run would not heed, so that no statement rests on it and no change of it is paid for.
+        heeded: tuple[tuple[str, Part | None, Collection[str]], ...] = (
+            ("source", self.source, ("uri", "format", "version", "key", "asset", "federation")),
+            ("privacy", self.privacy, HEEDED_OF_PRIVACY),
+            ("generate", self.generate, ("method", "rows", "image")),
+            ("audit", self.audit, HEEDED_OF_AUDIT),
+            ("release", self.release, HEEDED_OF_RELEASE),
         )
-        yield from (f"{key}: declared {where}; accepted: {accepted}" for key, declared, accepted in others if declared)
+        for key, part, names in heeded:
+            for name, field in type(part).model_fields.items() if part is not None else ():
+                default = field.get_default(call_default_factory=True, validated_data={})
+                if name not in names and (found := getattr(part, name)) != default:
+                    shown = f"{found!r} " if isinstance(found, str) else "declared "
+                    accepted = default if isinstance(default, str) else "none"
+                    yield f"{key}.{name}: {shown}{where}; accepted: {accepted}"
         if privacy := self.privacy:
-            terms: tuple[tuple[str, Any], ...] = (
-                ("weighting", "rows"),
-                ("on_overlap", "compose"),
-                ("record_order", "random"),
-                ("owner_normalization", []),
-            )
-            for key, accepted in terms:
-                if (found := getattr(privacy, key)) != accepted:
-                    yield f"privacy.{key}: {found!r} {where}; accepted: {accepted or 'none, and equal ids'}"
             if privacy.adjacency == "fixed-graph":
                 yield f"privacy.adjacency: {privacy.adjacency!r} {where}; accepted: one owner of each record"
-            if (most := federation.most_records * len(federation.participants)) < privacy.expected_units:
+            b, number = privacy.max_contributions, len(federation.participants)
+            canaries = canaries_of(self.audit.canaries if self.audit else None, privacy.expected_units)
+            # The audit would miss canaries that are clipped away, whatever the mechanism leaks.
+            least = max(math.ceil(privacy.expected_units / number), canaries * b * federation.silos)
+            if federation.most_records < least:
                 yield (
-                    f"source.federation.most_records: {most} records in a cell of all participants, fewer than "
-                    f"privacy.expected_units, so that counts would be clipped; accepted: {privacy.expected_units} is "
+                    f"source.federation.most_records: {federation.most_records}, so that counts of one cell, or of the "
+                    f"audit's canaries, would be clipped; accepted: from {least}; {b * privacy.expected_units} is "
                     "always enough"
                 )
         for name, column in self.columns.items():

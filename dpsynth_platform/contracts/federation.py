@@ -15,6 +15,16 @@ FEDERATED_METHODS = ("independent", "mst", "aim", "image_moments", "image_pe")
 """Methods that such a contract may have."""
 FEDERATED_COLUMN = r"[A-Za-z][A-Za-z0-9_-]*"
 """Names of columns, which are the same at all participants whatever their tables are stored as."""
+HEEDED_OF_PRIVACY = (
+    *("unit", "owner_columns", "namespace", "adjacency", "max_contributions", "guarantee", "expected_units"),
+    "accept_weak_guarantee",
+)
+HEEDED_OF_AUDIT = (
+    *("canaries", "canary_rows", "confidence", "max_epsilon_lower_bound", "accept_inconclusive", "gates"),
+    *("rate_limits", "cumulative"),
+)
+HEEDED_OF_RELEASE = ("uri", "approvals", "license", "publish", "max_missing", "time_zone")
+"""Keys of other parts of a contract that a federated run heeds."""
 SCHEME = "federation://"
 MOST_PARTICIPANTS = 1000
 

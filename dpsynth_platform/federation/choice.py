@@ -23,6 +23,7 @@ from dpsynth_platform.contracts.deployment_choices import choice_for
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.relays import run_config
 from dpsynth_platform.foundation.errors import ConfigurationError, file_problem
+from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 
 START_SECONDS = 300.0
@@ -63,7 +64,7 @@ class FlowerChoice(Part):
         known["PATH"] = os.pathsep.join([str(Path(self.program).parent), known.get("PATH", os.defpath)])
         command = [self.program, "run", self.app, self.superlink, "--run-config", run_config(socket, seconds)]
         try:
-            with log.open("xb") as output:
+            with private_files(), log.open("xb") as output:
                 status = subprocess.run(
                     command,
                     env=known,

@@ -163,7 +163,7 @@ def privacy_unit(contract: DataContract) -> dict[str, DatasetFacet]:
         adjacency=privacy.adjacency,
         namespace=privacy.namespace,
         ownerColumns=list(privacy.owner_columns),
-        maxContributions=privacy.max_contributions,
+        maxContributions=contract.unit_records,
     )
 
 

@@ -14,7 +14,7 @@ share of the noise: the plan counts one more of those who finish and of those wh
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,13 +32,16 @@ from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.federation.relays import relayed, start_of_flower
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.secure_sum import Link
-from dpsynth_platform.foundation.errors import DpsynthError, LedgerError, MechanismFailed, SpendRepeated
+from dpsynth_platform.foundation.errors import DpsynthError, MechanismFailed, SpendRepeated
+from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.restricted_log import logs_of, new_log
 from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.foundation.storage import HANDED, StepRecord, check_room, digest_directory
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.operations.step import StepContext
 from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.synth.images.layout import ImageLayout
@@ -66,14 +69,19 @@ def run_federation(
     Raises:
         SpendRepeated: an earlier run of the entry started, and did not open all sums.
         ConfigurationError: the deployment says of no relay, or none connects.
-        LedgerError: fewer participants than `minimum`, or not the auditor, have reserved; nothing is spent.
+        LedgerError: fewer participants than `minimum` have reserved, or not the auditor; nothing is spent.
         DpsynthError: as `Coordinator.run`. The message says what is spent.
     """
     method, federation = generator(plan.method), contract.source.federation
     assert federation is not None  # noqa: S101  (who calls has asked)
+    sealed = plan_of(plan.to_json())
     if method.is_complete(directory):
         step.progress("the sums of an interrupted run are all open: continuing, at no further cost")
         method.estimate(plan, directory)
+        # The interrupted run has ended without a word of its model.
+        reported = _lineage(step, sealed)
+        step.emitter.start(reported)
+        step.emitter.complete(_lineage(step, sealed, TookPart.read(directory).started, directory))
     else:
         if entry.state == "started":
             raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
@@ -82,8 +90,8 @@ def run_federation(
         relay = step.relay()
         step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
         check_room(directory, _MODEL_BYTES)
-        _opened(step, contract, federation, plan_of(plan.to_json()), entry, directory, canaries, relay)
-    _check_audited(step, TookPart.read(directory))
+        _opened(step, contract, federation, sealed, entry, directory, canaries, relay)
+    _check_audited(step, entry, sealed, TookPart.read(directory))
     return step.ledger.complete(entry.entry_id, digest_directory(directory))
 
 
@@ -98,13 +106,11 @@ def _opened(
     relay: RelayChoice,
 ) -> None:
     """All sums of a run in the directory, and the model that is fitted to them; reported as a run of its own."""
-    from dpsynth_platform.one_table.federated_lineage import coordinator_run
-
     keys, run = federation_keys(step.vault), step.run.dagster_run_id
     public = {name: key.public_key().public_bytes_raw().hex() for name, key in keys.items()}
     roster = {**federation.participants, AUDITOR: public[AUDITOR]}
-    place, problem = Path(relay.socket), None
-    started = False
+    place, started = Path(relay.socket), False
+    problem: Exception | None = None
 
     def ready() -> None:
         if relay.flower is None:
@@ -117,8 +123,6 @@ def _opened(
 
     def before_start(reserved: Collection[str]) -> None:
         nonlocal started
-        if AUDITOR not in reserved:
-            raise LedgerError(f"the {AUDITOR} has not reserved, so that there could be no audit; nothing was started")
         step.progress(f"reserved by {', '.join(sorted(set(reserved) - {AUDITOR}))}")
         step.ledger.start(entry.entry_id)
         started = True
@@ -127,37 +131,47 @@ def _opened(
             f"ledger entry {entry.entry_id} started; from here on its cost is spent, here and at each of them"
         )
 
-    emitter = step.emitter
-    lineage = coordinator_run(plan, run, launcher=step.run.launcher, job=step.run.dagster_job)
+    emitter, lineage = step.emitter, _lineage(step, plan)
     try:
         with (
-            _auditor(step, contract, plan, keys[AUDITOR], roster, public[COORDINATOR], canaries) as auditor,
+            _auditor(step, contract, plan, keys[AUDITOR], roster, public[COORDINATOR], canaries, directory) as auditor,
             relayed(place, relay.seconds, plan.most_reply_bytes, ready) as link,
         ):
             emitter.start(lineage)
             coordinator = Coordinator(Roster.from_texts(roster), keys[COORDINATOR], _WithAuditor(link, auditor))
             made = coordinator.run(run, plan, directory, _rounds_of(step), before_start=before_start)
-    except DpsynthError as error:
-        emitter.fail(lineage, error)
-        problem = error
     except KeyboardInterrupt:
         emitter.abort(lineage)
         raise
+    except Exception as error:
+        emitter.fail(lineage, error)
+        problem = error
     if problem is not None:
         spent = f"Ledger entry {entry.entry_id} had started. {step.way_to_spend_again(entry)}"
-        raise type(problem)(f"{problem}. {spent if started else 'Nothing is spent; once that is mended, run again'}")
-    emitter.complete(
-        coordinator_run(plan, run, made.participants, directory, launcher=step.run.launcher, job=step.run.dagster_job)
-    )
+        words = spent if started else "Nothing is spent; once that is mended, run again"
+        if isinstance(problem, DpsynthError):
+            raise type(problem)(f"{problem}. {words}")
+        raise MechanismFailed(f"{step.place.label}/model: {reason_of(problem)}. {words}") from problem
+    emitter.complete(_lineage(step, plan, made.participants, directory))
 
 
-def _check_audited(step: StepContext, took_part: TookPart) -> None:
+def _lineage(
+    step: StepContext, plan: FederatedPlan, started: Iterable[str] = (), directory: Path | None = None
+) -> StepRun:
+    """The coordinator's run as all who take part know it: a child of the Dagster run, whose id is its name."""
+    from dpsynth_platform.one_table.federated_lineage import coordinator_run
+
+    run = step.run
+    return coordinator_run(plan, run.dagster_run_id, started, directory, launcher=run.launcher, job=run.dagster_job)
+
+
+def _check_audited(step: StepContext, entry: Entry, plan: FederatedPlan, took_part: TookPart) -> None:
     """An audit of sums without the canaries would find nothing, whatever the mechanism leaks."""
-    absent = [number for number, names in enumerate(took_part.finished, start=1) if AUDITOR not in names]
-    if absent:
+    with_canaries = [AUDITOR in names for names in took_part.finished]
+    if with_canaries != [True] * len(plan.rounds):
         raise MechanismFailed(
-            f"{step.place.label}: the {AUDITOR} dropped out of round {absent[0]}, so that no audit of this run is "
-            "possible; what the run cost stays spent, and a new source.version is another run"
+            f"{step.place.label}: the {AUDITOR} is not in all sums of this run, so that no audit of it is possible. "
+            f"{step.way_to_spend_again(entry)}"
         )
 
 
@@ -166,21 +180,23 @@ def _rounds_of(step: StepContext) -> Progress:
 
 
 class _WithAuditor:
-    """A link to the participants of a relay, and to the auditor in this process."""
+    """A link to the participants of a relay, and to the auditor in this process.
+
+    The auditor is asked first. Without its reply nobody else is asked: no participant pays for a run without an audit.
+    """
 
     def __init__(self, others: Link, auditor: Node) -> None:
         self._others, self._auditor = others, auditor
 
     def ask(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        others = {name: body for name, body in requests.items() if name != AUDITOR}
-        replies = dict(self._others.ask(others)) if others else {}
+        others, own = {name: body for name, body in requests.items() if name != AUDITOR}, {}
         if AUDITOR in requests:
             try:
-                replies[AUDITOR] = self._auditor.answer(requests[AUDITOR])
+                own = {AUDITOR: self._auditor.answer(requests[AUDITOR])}
             except DpsynthError as error:
                 self._auditor.report(f"refused: {error}")
-                replies.pop(AUDITOR, None)
-        return replies
+                return {}
+        return {**(self._others.ask(others) if others else {}), **own}
 
 
 @contextmanager
@@ -192,6 +208,7 @@ def _auditor(
     roster: Mapping[str, str],
     coordinator: str,
     canaries: StepRecord,
+    directory: Path,
 ) -> Iterator[Node]:
     """The node of the auditor, whose ledger knows this run alone: its owners are fictional."""
     from dpsynth_platform.audit.canaries import read_canaries
@@ -227,8 +244,10 @@ def _auditor(
     def report(line: str) -> None:
         step.progress(f"{AUDITOR}: {line}")
 
-    work = step.storage.named_output(step.place, "model", f"{AUDITOR}{HANDED}")
+    work = step.storage.named_output(step.place, "model", f"{directory.name}-{AUDITOR}{HANDED}")
+    shutil.rmtree(work)  # of a process that was killed
     try:
+        private_directory(work)
         ledger = Ledger(embedded_ledger(work))
         joining = read_canaries(canaries.directory / "table").joining
         layout = None if contract.image_column is None else ImageLayout.of(contract)

@@ -17,7 +17,7 @@ ALWAYS_NOT_COVERED = (
     "have, or leaves some out, changes the table. Integrity is not claimed.",
     "A participant's records against itself: its software, operators and logs hold them.",
     "Whether a participant has any rows, and listed values in each column: without them, its node does not come up.",
-    "Who took part and who dropped out: this statement names them. When: visible to the coordinator and the network.",
+    "Who took part and who dropped out: that is published. When: visible to the coordinator and the network.",
     "Other tables of the same people: a participant's ledger knows only what is spent through it, and no ledger knows "
     "what other participants have spent on a person who is in several places.",
     "Other knowledge of the data that influenced the declarations, the policies or the plan.",
@@ -28,6 +28,10 @@ _OF_PICTURES = (
     "whom the pictures of several units show are no unit and have no guarantee of their own.",
     "Rows without a readable picture of the declared form: each participant leaves them out, and its node does not "
     "come up where hardly any row has one.",
+)
+_OF_THE_AUDIT = (
+    "What the audit does not try: it attacks what all see, sums with the noise of everybody who finished. Those who know "
+    "shares of the noise see sums with less, as the guarantee counts them.",
 )
 _UNAUDITED = (
     "An audit and a review: no attack was run on the model, and no person looked at the pictures before they were "
@@ -158,7 +162,9 @@ def units(terms: FederatedTerms) -> list[str]:
 def not_covered(terms: FederatedTerms) -> list[str]:
     """What no noise of a run protects."""
     found = [*ALWAYS_NOT_COVERED, *(_OF_PICTURES if terms.pictures else ())]
-    if terms.pictures and not terms.auditor:
+    if terms.auditor:
+        found += _OF_THE_AUDIT
+    elif terms.pictures:
         found += _UNAUDITED
     if terms.foundation is not None:
         found.append(_OF_CANDIDATES.format(kind=terms.foundation))

@@ -53,13 +53,13 @@ class Guarantee:
     @classmethod
     def target(cls, contract: DataContract) -> Guarantee:
         """The guarantee that a contract asks of one release; of a federated one, for a person's rows in all silos."""
-        privacy, federation = contract.privacy, contract.source.federation
+        privacy = contract.privacy
         return cls(
             epsilon=privacy.guarantee.epsilon,
             delta=privacy.delta,
             unit=privacy.unit,
             adjacency=privacy.adjacency,
-            max_contributions=privacy.max_contributions * (1 if federation is None else federation.silos),
+            max_contributions=contract.unit_records,
             weighting=privacy.weighting,
         )
 

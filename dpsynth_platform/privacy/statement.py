@@ -414,7 +414,7 @@ def privacy_statement(
         not_covered=tuple(
             _not_covered(contract, tuning, attempts, related)
             if federated is None
-            else _not_covered_of(federated, tuning, attempts, related)
+            else _not_covered_of(contract, federated, tuning, attempts, related)
         ),
         output=_output(contract, words),
         unit=_unit(contract) if federated is None else " ".join(federated_words.units(federated)),
@@ -447,9 +447,13 @@ def _setting_of(terms: FederatedTerms) -> str:
     return _text("setting_of_participants", number=number, names=names, minimum=terms.minimum)
 
 
-def _not_covered_of(terms: FederatedTerms, tuning: Tuning, attempts: int, related: RelatedMechanisms) -> Iterator[str]:
+def _not_covered_of(
+    contract: DataContract, terms: FederatedTerms, tuning: Tuning, attempts: int, related: RelatedMechanisms
+) -> Iterator[str]:
     """As `_not_covered`, where rows stay with participants. A reviewer sees no row, and no comparison with one."""
     yield from federated_words.not_covered(terms)
+    yield from _public_pictures_of(contract)
+    yield from _endpoint_of(contract)
     yield _text("not_covered", "times")
     yield from _other_runs(tuning, attempts)
     yield from related.accesses()
@@ -662,22 +666,12 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
         key = "pictures" if drawn is None else "drawn_pictures"
         unit = "record" if contract.privacy.unit == "example" else contract.privacy.unit
         yield from (text.format(**said, unit=unit) for text in texts[key])
-        if (table := contract.public_pictures) is not None:
-            use = "public_warm_up" if isinstance(table, WarmUpPictures) else "public_pictures"
-            yield _text("not_covered", use, directory=PurePath(table.directory).name, public=_within(table.public))
-        if (model := contract.public_model) is not None:
-            named = PurePath(model.checkpoint).name
-            yield _text("not_covered", "public_checkpoint", directory=named, public=_within(model.public))
+        yield from _public_pictures_of(contract)
     if (rows := contract.generate.public) is not None:
         yield of_public_rows(rows, candidates=contract.generate.method in EVOLVED_METHODS)
     if contract.tables:
         yield from not_covered_of_tables(contract.linked)
-    endpoint = contract.generate.endpoint
-    if endpoint is not None:
-        words = _TEXTS["endpoint_makes"]["texts" if contract.generate.image is None else "pictures"]
-        yield from (text.format(host=urlsplit(endpoint.url).hostname, **words) for text in texts["endpoint"])
-        named = endpoint.model if isinstance(endpoint, PictureEndpoint) else str(contract.generate.base_model)
-        yield _text("not_covered", "endpoint_model", model=published_name(named), host=urlsplit(endpoint.url).hostname)
+    yield from _endpoint_of(contract)
     if contract.privacy.adjacency == "fixed-graph":
         yield _text("not_covered", "graph", graph=_text("graph"), columns=_graph_columns(contract))
     if contract.generate.tune is not None and contract.generate.tune.runs != "each":
@@ -688,6 +682,27 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     if contract.privacy.on_overlap == "block":
         yield texts["overlap"]
     yield from related.accesses()
+
+
+def _public_pictures_of(contract: DataContract) -> Iterator[str]:
+    """What no mechanism protects of public pictures and of a public diffusion model, where there are any."""
+    if (table := contract.public_pictures) is not None:
+        use = "public_warm_up" if isinstance(table, WarmUpPictures) else "public_pictures"
+        yield _text("not_covered", use, directory=PurePath(table.directory).name, public=_within(table.public))
+    if (model := contract.public_model) is not None:
+        named = PurePath(model.checkpoint).name
+        yield _text("not_covered", "public_checkpoint", directory=named, public=_within(model.public))
+
+
+def _endpoint_of(contract: DataContract) -> Iterator[str]:
+    """What an endpoint that makes samples sees and keeps, where there is one."""
+    endpoint = contract.generate.endpoint
+    if endpoint is not None:
+        words = _TEXTS["endpoint_makes"]["texts" if contract.generate.image is None else "pictures"]
+        texts = _TEXTS["not_covered"]["endpoint"]
+        yield from (text.format(host=urlsplit(endpoint.url).hostname, **words) for text in texts)
+        named = endpoint.model if isinstance(endpoint, PictureEndpoint) else str(contract.generate.base_model)
+        yield _text("not_covered", "endpoint_model", model=published_name(named), host=urlsplit(endpoint.url).hostname)
 
 
 def _other_runs(tuning: Tuning, attempts: int) -> Iterator[str]:

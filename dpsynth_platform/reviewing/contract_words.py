@@ -44,7 +44,7 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     yield (
         "whom it protects",
         f"each {unit}, known by {', '.join(privacy.owner_columns)}, with at most "
-        f"{number_of(privacy.max_contributions, 'record')} used; hidden is {HIDDEN[privacy.adjacency]}",
+        f"{number_of(contract.unit_records, 'record')} used; hidden is {HIDDEN[privacy.adjacency]}",
     )
     cost = f"epsilon {upper_bound(epsilon)}, delta {upper_bound(privacy.delta)}"
     yield (

@@ -197,7 +197,8 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "source.format",
         "orc",
-        "source.format: 'orc'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images', 'sql', 'tables' or 'federated'",
+        "source.format: 'orc'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images', 'sql', 'tables' or "
+        "'federated'",
     ),
     (
         "source.csv",

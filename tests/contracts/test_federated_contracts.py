@@ -48,7 +48,10 @@ FEDERATION = "source.federation."
         ({FEDERATION + "colluders": 4}, "minimum: 3 of 4 with colluders: 4; accepted: 4, with fewer colluders"),
         ({FEDERATION + "colluders": 0}, "colluders: 0; accepted: at least 1"),
         ({FEDERATION + "silos": 5}, "silos: 5; accepted: up to 4, the number of participants"),
-        ({FEDERATION + "most_records": 100}, "400 records in a cell of all participants, fewer than"),
+        (
+            {FEDERATION + "most_records": 100},
+            "most_records: 100, so that counts of one cell, or of the",
+        ),
         ({FEDERATION + "participants": {"north": 64 * "0", AUDITOR: 64 * "1"}}, "auditor is the coordinator's own"),
         ({FEDERATION + "participants": dict.fromkeys(NAMES, 64 * "0")}, "two have the same key"),
         ({FEDERATION + "participants": dict.fromkeys(NAMES, "key")}, "64 hexadecimal digits, as `dpsynth node key`"),
@@ -62,14 +65,25 @@ FEDERATION = "source.federation."
         ({"generate.method": "privbayes"}, "generate.method: 'privbayes' with source.federation"),
         (
             {"generate.constraints": [{"forbid": {"food": "rice", "drink": "tea"}}]},
-            "generate.constraints: declared with",
+            "generate.constraints: declared with source.federation; accepted: none",
         ),
-        ({"generate.time_limit": "2m"}, "generate.time_limit: declared with source.federation; accepted: none"),
+        ({"generate.time_limit": "2m"}, "generate.time_limit: '2m' with source.federation; accepted: none"),
+        ({"generate.tune": {"candidates": [{"method": "mst"}, {"method": "aim"}]}}, "generate.tune: declared with"),
+        ({"generate.method": "aim", "generate.workload": {"ways": 3}}, "generate.workload: declared with source.fed"),
+        (
+            {"generate.method": "aim", "generate.public": {"uri": "/srv/public", "why": "a published table"}},
+            "generate.public: declared with source.federation; accepted: none",
+        ),
+        ({"audit.canaries": 300, FEDERATION + "most_records": 500, FEDERATION + "silos": 2}, "accepted: from 600"),
+        ({"release.schedule": "0 5 * * *"}, "release.schedule: '0 5 * * *' with source.federation; accepted: none"),
         ({"quality.target": "drink"}, "quality: declared with source.federation; accepted: none: no real row"),
         ({"scrub.locale": "de_DE"}, "scrub: declared with source.federation; accepted: none: participants scrub"),
-        ({"audit.model": "separate"}, "audit.model: declared with source.federation; accepted: shared"),
+        ({"audit.model": "separate"}, "audit.model: 'separate' with source.federation; accepted: shared"),
         ({"privacy.on_overlap": "exclude"}, "privacy.on_overlap: 'exclude' with source.federation; accepted: compose"),
-        ({"privacy.owner_normalization": ["trim"]}, "privacy.owner_normalization: ['trim'] with source.federation"),
+        (
+            {"privacy.owner_normalization": ["trim"]},
+            "privacy.owner_normalization: declared with source.federation; accepted: none",
+        ),
         ({"columns.note": {"type": "text", "pii": "drop"}}, "columns.note: text with source.federation; accepted: ig"),
         ({"columns.my name": {"type": "boolean"}}, "columns: 'my name' with source.federation; accepted: letters"),
         (
@@ -78,7 +92,7 @@ FEDERATION = "source.federation."
         ),
         (
             {"release.cadence": "monthly", "release.start": "2026-01", "source.period_column": "day"},
-            "release.cadence: declared with source.federation; accepted: none: raise source.version",
+            "release.cadence: 'monthly' with source.federation; accepted: none",
         ),
     ],
 )

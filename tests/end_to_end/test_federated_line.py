@@ -28,6 +28,7 @@ from dpsynth_platform.console.views.candidates import candidate
 from dpsynth_platform.contracts.federation import AUDITOR
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.federation import coordinator, secure_sum
+from dpsynth_platform.federation.coordinator import TookPart
 from dpsynth_platform.federation.mechanisms import plan_of as plan_of_text
 from dpsynth_platform.federation.nodes import Node
 from dpsynth_platform.foundation.errors import MechanismFailed
@@ -257,12 +258,12 @@ def test_a_run_that_too_few_finish_stays_paid(place: Path) -> None:
     assert states(nodes) == {name: ["started", "spent"] for name in NAMES}
     _, dossier = published(deployment)
     last = dossier["statement"]["assumptions"][-1]
-    assert last["assumption"].startswith("The run was started 2 times") and last["holds"] == "yes"
+    assert last["assumption"].startswith("The coordinator started 2 runs") and last["holds"] == "yes"
 
 
 def test_sums_without_the_auditor_cannot_be_audited(place: Path) -> None:
-    deployment = federated(place, source={"federation": CONTRACT["source"]["federation"] | {"minimum": 3}})
-    answer = Node.answer
+    deployment = federated(place)
+    nodes, answer = nodes_of(deployment), Node.answer
 
     def lost(node: Node, message: bytes) -> bytes:
         if node.name == AUDITOR and b'"kind":"sum"' in message[:200]:
@@ -270,11 +271,15 @@ def test_sums_without_the_auditor_cannot_be_audited(place: Path) -> None:
         return answer(node, message)
 
     with patch.object(Node, "answer", lost):
-        ran = deployment.run(Wires(nodes_of(deployment)))
-    assert "the auditor dropped out of round 1" in ran.failures["model"]
-    assert entries_of(deployment) == ["started"]
-    again = run_here(deployment, JOB)  # the model is complete, and no audit of it is possible
-    assert "the auditor dropped out of round 1" in again.failures["model"]
+        ran = deployment.run(Wires(nodes))
+    (entry,) = ledger_of(deployment).entries()
+    assert f"--spend-again {entry.entry_id}" in ran.failures["model"] and entry.state == "started"
+    assert not storage_of(deployment).location(MEALS, "model").joinpath(entry.entry_id, "took_part.json").exists()
+    # Nor is a model of sums that others have made without it accepted.
+    before = {"finished": [[AUDITOR, *NAMES], list(NAMES), list(NAMES)], "started": [AUDITOR, *NAMES], "dropped": []}
+    with patch.object(TookPart, "read", lambda directory: TookPart.from_json(before)):
+        ran = deployment.run(Wires(nodes), spend_again=entry.entry_id)
+    assert "the auditor is not in all sums of this run" in ran.failures["model"]
 
 
 def test_an_auditor_that_does_not_reserve_starts_nothing(place: Path) -> None:
@@ -282,8 +287,8 @@ def test_an_auditor_that_does_not_reserve_starts_nothing(place: Path) -> None:
     nodes = nodes_of(deployment)
     with patch.object(federating, "MOST_CAP", 1.0):  # its ledger refuses
         ran = deployment.run(Wires(nodes))
-    assert "the auditor has not reserved" in ran.failures["model"] and "Nothing is spent" in ran.failures["model"]
-    assert entries_of(deployment) == ["reserved"] and states(nodes) == {name: ["void"] for name in NAMES}
+    assert "0 participants have reserved" in ran.failures["model"] and "Nothing is spent" in ran.failures["model"]
+    assert entries_of(deployment) == ["reserved"] and states(nodes) == {name: [] for name in NAMES}
 
 
 def test_open_sums_are_fitted_without_asking_again(place: Path) -> None:

@@ -456,8 +456,8 @@ class Parts:
             ("release", self.release, HEEDED_OF_RELEASE),
         )
         for key, part, names in heeded:
-            for name, field in type(part).model_fields.items() if part is not None else ():
-                default = field.get_default(call_default_factory=True, validated_data={})
+            for name, declared in type(part).model_fields.items() if part is not None else ():
+                default = declared.get_default(call_default_factory=True, validated_data={})
                 if name not in names and (found := getattr(part, name)) != default:
                     shown = f"{found!r} " if isinstance(found, str) else "declared "
                     accepted = default if isinstance(default, str) else "none"

@@ -30,8 +30,8 @@ _OF_PICTURES = (
     "come up where hardly any row has one.",
 )
 _OF_THE_AUDIT = (
-    "What the audit does not try: it attacks what all see, sums with the noise of everybody who finished. Those who know "
-    "shares of the noise see sums with less, as the guarantee counts them.",
+    "What the audit does not try: it attacks what all see, sums with the noise of everybody who finished. Those who "
+    "know shares of the noise see sums with less, as the guarantee counts them.",
 )
 _UNAUDITED = (
     "An audit and a review: no attack was run on the model, and no person looked at the pictures before they were "

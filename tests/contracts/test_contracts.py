@@ -311,8 +311,8 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "source.format",
         "postgresql",
-        "source.format: 'postgresql'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images', 'sql' or "
-        "'tables'; ",
+        "source.format: 'postgresql'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images', 'sql', "
+        "'tables' or 'federated'; ",
     ),
     ("source.format", "MySQL", "for a database, format: sql; uri: such as "),
     ("source.format", "tsv", "format: csv, with csv: {separator: tab}"),

@@ -24,12 +24,10 @@ from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.relays import run_config
 from dpsynth_platform.foundation.errors import ConfigurationError, file_problem
 from dpsynth_platform.foundation.permissions import private_files
-from dpsynth_platform.foundation.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT, bare_environment
 
 START_SECONDS = 300.0
 """In which `flwr run` has to hand over the app; the run itself is the SuperLink's."""
-_KEPT = ("HOME", "LANG", "PATH", "TMPDIR")
-"""Of the environment, for Flower: nothing of the deployment's own."""
 
 
 class FlowerChoice(Part):
@@ -56,8 +54,7 @@ class FlowerChoice(Part):
         Raises:
             ConfigurationError: Flower cannot be started, or refuses.
         """
-        known = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        known |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+        known = bare_environment() | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
         if self.home is not None:
             known["FLWR_HOME"] = self.home
         # `flwr` starts its own programs by their names.

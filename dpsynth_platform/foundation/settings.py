@@ -239,6 +239,11 @@ class Settings:
         )
 
 
+def bare_environment() -> dict[str, str]:
+    """For another program: the environment without anything of the deployment's own, or of its stores."""
+    return {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TMPDIR") if name in os.environ}
+
+
 def embedded_ledger(directory: Path) -> str:
     """URL of the SQLite ledger in a directory.
 

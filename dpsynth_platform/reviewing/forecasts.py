@@ -266,6 +266,15 @@ def _planned(contract: DataContract, period: str | None, schema: pa.Schema | Non
     return planning.plan_release(contract, source_schema_of(contract) if schema is None else schema, period)
 
 
+def _described(contract: DataContract, plan: SealedPlan) -> dict[str, Any]:
+    """The plan's description, also where participants add up."""
+    if contract.source.federation is None:
+        return plan.describe()
+    from dpsynth_platform.federation.contracts import described  # which loads PyTorch
+
+    return described(contract, plan)
+
+
 def _why(contract: DataContract) -> str:
     """The method of each of linked tables."""
     from dpsynth_platform.synth.automatic import method_for
@@ -304,7 +313,6 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     """
     from dpsynth_platform.audit.canary_cost import share_in_words
     from dpsynth_platform.audit.shortage import certain_shortage_of, shortage_of
-    from dpsynth_platform.federation.contracts import described as described_plan
     from dpsynth_platform.privacy.statement import privacy_statement, words_of
     from dpsynth_platform.synth.text.choice import lost_training_of
     from dpsynth_platform.synth.text.lost_votes import lost_votes_of
@@ -313,7 +321,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     planning.check_period(contract, period)
     check_public_table(settings, contract, family)
     plan = _planned(contract, period)
-    described, domain = described_plan(contract, plan), Domain.from_json(plan.columns)
+    described, domain = _described(contract, plan), Domain.from_json(plan.columns)
     filled, nullable, preparation = domain.filled, domain.nullable, domain.preparation
     if contract.tables:
         nullable = tuple(name for name in contract.modelled if contract.columns[name].nullable)

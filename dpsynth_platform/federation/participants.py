@@ -133,14 +133,14 @@ class Policy(Part):
             yield f"participants: without {self.name}; accepted: plans that name it"
         # The auditor is the coordinator's own: it finishes besides, and its share of the noise is known besides.
         audited = AUDITOR in terms.participants and self.name != AUDITOR
-        for key, least in (
-            ("minimum", self.minimum + audited),
-            ("colluders", self.colluders + audited),
-            ("silos", self.silos),
-            ("max_contributions", self.max_contributions),
+        for key, least, besides in (
+            ("minimum", self.minimum, audited),
+            ("colluders", self.colluders, audited),
+            ("silos", self.silos, False),
+            ("max_contributions", self.max_contributions, False),
         ):
-            if (found := getattr(terms, key)) < least:
-                yield f"{key}: {found}; accepted: from {least}{f', with the {AUDITOR}' if audited else ''}"
+            if (found := getattr(terms, key)) < least + besides:
+                yield f"{key}: {found}; accepted: from {least + besides}{f', with the {AUDITOR}' if besides else ''}"
 
 
 def load_policy(path: Path) -> Policy:

@@ -17,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deployment import Deployment
-from federated_cases import COLUMNS, KEYS, NAMES, participant, plan_of, public, rows
+from federated_cases import COLUMNS, KEYS, NAMES, participant, plan_of, policy_document, public, rows
 from line_cases import Ran, ledger_of, lineage_of, run_here, storage_of
 from relay_cases import carried
 from test_nodes import Wires, states
 
 from assets.line import FEDERATED
+from dpsynth_platform.audit.canaries import read_canaries
+from dpsynth_platform.console.pages.markup import render
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.candidates import candidate
 from dpsynth_platform.contracts.federation import AUDITOR
@@ -344,6 +346,35 @@ def test_the_audit_finds_a_run_without_noise(place: Path) -> None:
     assert audited()["epsilon_lower_bound"] < 2  # false with a chance of 1e-6, by the contract's confidence
 
 
+def test_a_person_in_several_silos_is_one_canary_with_the_records_of_all(place: Path) -> None:
+    deployment = federated(place, source={"federation": CONTRACT["source"]["federation"] | {"silos": 2}})
+    nodes = nodes_of(deployment)
+    assert deployment.run(Wires(nodes)).success
+    canaries = read_canaries(storage_of(deployment).require(MEALS, "canaries").directory / "table")
+    assert canaries.records_per_owner == 2
+    _, dossier = published(deployment)
+    assert dossier["guarantee"]["max_contributions"] == 2 and dossier["contract"]["federation"]["silos"] == 2
+    assert "the guarantee is for these 2 records together" in dossier["statement"]["unit"]
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.request.guarantee.max_contributions == 2
+    refusing = Wires(nodes_of(deployment, silos=3))
+    deployment.contract["source"]["version"] = 1
+    deployment.write()
+    assert not deployment.run(refusing).success
+    assert {str(error)[-19:] for _, _, error in refusing.refusals} == {"2; accepted: from 3"}
+
+
+def test_rows_that_are_units_of_their_own(place: Path) -> None:
+    deployment = federated(place, privacy={"unit": "example"})
+    deployment.family["unit"] = "example"
+    deployment.write()
+    nodes = nodes_of(deployment, family=policy_document()["family"] | {"unit": "example"})
+    assert deployment.run(Wires(nodes)).success
+    _, dossier = published(deployment)
+    assert dossier["statement"]["unit"].startswith("One record is protected.")
+    assert dossier["guarantee"]["unit"] == "example"
+
+
 def test_commands_and_pages_know_federated_datasets(place: Path) -> None:
     deployment = federated(place)
     shown = deployment.here("plan", "meals").stdout
@@ -355,6 +386,9 @@ def test_commands_and_pages_know_federated_datasets(place: Path) -> None:
     assert "1 participant, together and with the coordinator" in shown
     assert "not measured: the real rows stay with the participants" in shown
     view = candidate(deployment.settings, list(Action), "meals")
+    may = {"may": lambda action: True, "Action": Action, "settings": deployment.settings}
+    page = render("candidate.html.j2", view=view, **may)
+    assert "Against whom the guarantee holds" in page and "1 participant, together and with the coordinator" in page
     assert len(view.against) == 3 and "quality" not in {check.point for check in view.checks}
     for command, words in (
         (("plan", "meals", "--rehearse"), "a rehearsal would need participants"),

@@ -6,10 +6,11 @@ What belongs here: everything before the first record is read. What does not: re
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from assets.shown import numbers
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.federation.contracts import described as described_plan
+from dpsynth_platform.federation.contracts import plan_of_contract
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.lifecycle import owner_keys
@@ -53,7 +54,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
         "plan_digest": plan.digest,
         "method": plan.method,
         "why_method": plan.why,
-        "expected_errors": expected_errors(_described(contract, plan)),
+        "expected_errors": expected_errors(described_plan(contract, plan)),
         "source": pinned.name,
         "source_version": pinned.version,
         "source_schema": base64.b64encode(pinned.schema.serialize().to_pybytes()).decode(),
@@ -93,8 +94,6 @@ def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.Pinn
 
         return plan_of(step.contract)
     if step.contract.source.federation is not None:
-        from dpsynth_platform.federation.contracts import plan_of_contract
-
         return plan_of_contract(step.contract)
     return planning.plan_release(step.contract, pinned.schema, step.place.period)
 
@@ -107,17 +106,8 @@ _ERRORS = {
 """Numbers of a plan by their labels; errors are in records, in the mean."""
 
 
-def _described(contract: DataContract, plan: SealedPlan) -> Mapping[str, Any]:
-    """`SealedPlan.describe`, also where participants add up."""
-    if contract.source.federation is None:
-        return plan.describe()
-    from dpsynth_platform.federation.contracts import described
-
-    return described(contract, plan)
-
-
 def _metadata(contract: DataContract, plan: SealedPlan, epsilon_left: float) -> dict[str, object]:
-    described = _described(contract, plan)
+    described = described_plan(contract, plan)
     return {
         "epsilon": plan.guarantee["epsilon"],
         "delta": plan.guarantee["delta"],

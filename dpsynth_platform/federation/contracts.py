@@ -1,7 +1,7 @@
 """The federated plan of a contract, and what follows from it before a run.
 
 What belongs here: a contract's `source.federation` as terms of a plan, with the coordinator's own auditor. What does
-not: plans (`plans`), and running them.
+not: plans (`plans`), and running them. Mechanisms are imported late: they load PyTorch.
 """
 
 from __future__ import annotations
@@ -11,23 +11,11 @@ from typing import Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.federation import Federation
-from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.mechanisms import plan_of
-from dpsynth_platform.federation.moments import PictureMomentsPlan
-from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
-from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.foundation.errors import AccountingError, ContractError
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.sources.source import schema_of
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.planning import check_plan
-from dpsynth_platform.synth.tabular.marginals import expected_error
-
-OF_PICTURES: dict[str, type[PictureMomentsPlan | PictureEvolutionPlan]] = {
-    "image_moments": PictureMomentsPlan,
-    "image_pe": PictureEvolutionPlan,
-}
-"""Mechanisms for a column of pictures, by method."""
 
 
 def terms_of(federation: Federation) -> dict[str, Any]:
@@ -49,19 +37,22 @@ def plan_of_contract(contract: DataContract) -> SealedPlan:
         ConfigurationError: this machine lacks what makes candidates.
         AccountingError: no noise meets the guarantee, or messages would be too long.
     """
+    from dpsynth_platform.federation.marginals import MarginalsPlan
+    from dpsynth_platform.federation.mechanisms import OF_PICTURES
+
     federation, method, schema = contract.source.federation, contract.generate.method, schema_of(contract)
     if federation is None:
         raise ContractError(f"{contract.dataset}: source.federation: none; accepted: one")
     try:
         if method in OF_PICTURES:
-            made: FederatedPlan = OF_PICTURES[method].of(contract, schema, **terms_of(federation))
+            made = OF_PICTURES[method].of(contract, schema, **terms_of(federation)).sealed
         else:
-            made = MarginalsPlan.of(contract, schema, method=method, **terms_of(federation))
+            made = MarginalsPlan.of(contract, schema, method=method, **terms_of(federation)).sealed
     except AccountingError as error:
         problem = str(error)
     else:
-        check_plan(contract, made.sealed, method, described(contract, made.sealed))
-        return made.sealed
+        check_plan(contract, made, method, described(contract, made))
+        return made
     raise AccountingError(f"{contract.dataset}: {problem}")
 
 
@@ -69,6 +60,9 @@ def described(contract: DataContract, plan: SealedPlan) -> dict[str, Any]:
     """`SealedPlan.describe` of a contract's plan, also of a federated one: with errors of a run without dropouts."""
     if contract.source.federation is None:
         return plan.describe()
+    from dpsynth_platform.federation.mechanisms import plan_of
+    from dpsynth_platform.synth.tabular.marginals import expected_error
+
     federated = plan_of(plan.to_json())
     tables = [(purpose, each) for (purpose, _), each in zip(federated.rounds, federated.sums, strict=True)]
     precision = {1: 0.0, 2: 0.0}

@@ -16,6 +16,13 @@ from dpsynth_platform.synth.interface import SealedPlan
 PLANS: tuple[type[FederatedPlan], ...] = (MarginalsPlan, PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan)
 
 
+OF_PICTURES: dict[str, type[PictureMomentsPlan | PictureEvolutionPlan]] = {
+    "image_moments": PictureMomentsPlan,
+    "image_pe": PictureEvolutionPlan,
+}
+"""Those for a column of pictures, by method."""
+
+
 def plan_of(text: str) -> FederatedPlan:
     """The plan of a text, checked, whatever its mechanism.
 

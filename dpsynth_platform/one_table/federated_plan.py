@@ -20,9 +20,8 @@ from dpsynth_platform.contracts.columns import CategoricalColumn, IdentifierColu
 from dpsynth_platform.contracts.federation import FEDERATED_COLUMN
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.contracts.validation import validated
-from dpsynth_platform.federation.contracts import OF_PICTURES
 from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.mechanisms import plan_of
+from dpsynth_platform.federation.mechanisms import OF_PICTURES, plan_of
 from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
 from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
 from dpsynth_platform.federation.rounds import Roster

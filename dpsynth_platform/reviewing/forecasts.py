@@ -18,6 +18,8 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.text_generation import published_name
+from dpsynth_platform.federation.contracts import described as described_plan
+from dpsynth_platform.federation.contracts import plan_of_contract
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SourceError
 from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound
@@ -258,21 +260,10 @@ def _planned(contract: DataContract, period: str | None, schema: pa.Schema | Non
 
         return plan_of(contract)
     if contract.source.federation is not None:
-        from dpsynth_platform.federation.contracts import plan_of_contract
-
         return plan_of_contract(contract)
     from dpsynth_platform.synth.mock import source_schema_of
 
     return planning.plan_release(contract, source_schema_of(contract) if schema is None else schema, period)
-
-
-def _described(contract: DataContract, plan: SealedPlan) -> dict[str, Any]:
-    """The plan's description, also where participants add up."""
-    if contract.source.federation is None:
-        return plan.describe()
-    from dpsynth_platform.federation.contracts import described  # which loads PyTorch
-
-    return described(contract, plan)
 
 
 def _why(contract: DataContract) -> str:
@@ -321,7 +312,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     planning.check_period(contract, period)
     check_public_table(settings, contract, family)
     plan = _planned(contract, period)
-    described, domain = _described(contract, plan), Domain.from_json(plan.columns)
+    described, domain = described_plan(contract, plan), Domain.from_json(plan.columns)
     filled, nullable, preparation = domain.filled, domain.nullable, domain.preparation
     if contract.tables:
         nullable = tuple(name for name in contract.modelled if contract.columns[name].nullable)

@@ -105,6 +105,8 @@ def _reserve(
     from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
 
     check_not_behind(step.storage, step.ledger)
+    if contract.source.federation is not None:
+        step.relay()  # of a deployment that says of none, the run would end later
     scrubbed, policy = _scrubbed(step, contract, raw), contract.privacy.on_overlap
     if replaces is not None and policy != "compose":
         raise ClearanceRefused(

@@ -169,7 +169,9 @@ def plan(
     """Shows what a run would do and cost. Reads no record and spends nothing."""
     from dpsynth_platform.compute.choice import check_usable, engine_choice
     from dpsynth_platform.contracts.loading import dataset_named
+    from dpsynth_platform.federation.choice import relay_choice
     from dpsynth_platform.reviewing import forecasts
+    from dpsynth_platform.synth.planning import load_dataset
     from dpsynth_platform.worker.choice import worker_choice
 
     if mock_rows is not None and not rehearse:
@@ -180,10 +182,13 @@ def plan(
     engine = engine_choice(settings.compute, dataset, known)
     check_usable(engine)
     worker = worker_choice(settings.worker, dataset, known)
+    place = f"the mechanism on {worker.label}"
+    if load_dataset(settings, dataset)[0].source.federation is not None:
+        place = f"the relay connects at {relay_choice(settings.federation, dataset, known).socket}"
     forecast = forecasts.forecast(settings, dataset, period)
     output.heading(f"{dataset}: what a run would do")
     output.table(("", ""), forecast.rows())
-    output.print(f"large steps run on {engine.label}, the mechanism on {worker.label}; --json has all numbers")
+    output.print(f"large steps run on {engine.label}, {place}; --json has all numbers")
     tried = _rehearsed(settings, dataset, period, mock_rows or 400, output) if rehearse else None
     output.json(forecast.to_json() | {"engine": engine.label, "worker": worker.label, "rehearsal": tried})
     if not forecast.fits:

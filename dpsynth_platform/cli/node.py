@@ -138,9 +138,13 @@ def node_approve(
 
 
 def _show(output: TerminalOutput, plan: FederatedPlan) -> None:
+    from dpsynth_platform.contracts.federation import AUDITOR
+    from dpsynth_platform.foundation.figures import number_of
     from dpsynth_platform.one_table.federated_plan import pictures_in_words
 
     terms, guarantee = plan.terms, plan.guarantee
+    besides = f" ({AUDITOR} of the coordinator among them)" if AUDITOR in terms.participants else ""
+    each, silos = number_of(terms.max_contributions, "record"), number_of(terms.silos, "participant")
     output.table(
         ("what", "value"),
         [
@@ -148,10 +152,10 @@ def _show(output: TerminalOutput, plan: FederatedPlan) -> None:
             ("method", plan.sealed.method),
             ("columns", ", ".join(plan.reads)),
             ("guarantee", f"epsilon {guarantee.epsilon:g}, delta {guarantee.delta:g}, {guarantee.adjacency}"),
-            ("unit", f"{guarantee.unit}: up to {terms.max_contributions} records in the rows of each of {terms.silos}"),
+            ("unit", f"{guarantee.unit}: up to {each} in the rows of one participant, and in those of {silos} at most"),
             ("participants", ", ".join(terms.participants)),
-            ("finish at least", str(terms.minimum)),
-            ("may collude", str(terms.colluders)),
+            ("finish at least", f"{terms.minimum}{besides}"),
+            ("may collude", f"{terms.colluders}{besides}"),
             ("rounds", ", ".join(f"{name} ({number} tables)" if number > 1 else name for name, number in plan.rounds)),
         ],
     )

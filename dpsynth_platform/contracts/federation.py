@@ -68,7 +68,9 @@ class Federation(Part):
         least = (number + self.colluders) // 2 + 1
         if not least <= self.minimum <= number:
             # Two sets of participants could otherwise be opened, whose difference is few participants' counts.
-            accepted = f"{least} to {number}" if least <= number else f"{number}, with fewer colluders"
+            accepted = (
+                f"{least} to {number}" if least < number else f"{number}{', with fewer colluders' * (least > number)}"
+            )
             yield f"minimum: {self.minimum} of {number} with colluders: {self.colluders}; accepted: {accepted}"
         if self.silos > number:
             yield f"silos: {self.silos}; accepted: up to {number}, the number of participants"

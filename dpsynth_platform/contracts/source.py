@@ -141,10 +141,13 @@ class Source(Part):
         def faults() -> Iterator[str]:
             if self.csv is not None and self.format not in ("csv", "images", "tables"):
                 yield f"csv: declared for the format {self.format}; accepted: format: csv or images, or no such key"
-            if (self.format == "federated") != (self.federation is not None):
-                yield f"federation: with the format {self.format}; accepted: with format: federated, and only there"
+            if self.format == "federated" and self.federation is None:
+                yield "federation: missing with the format federated; accepted: participants, minimum and most_records"
+            elif self.format != "federated" and self.federation is not None:
+                yield f"federation: with the format {self.format}; accepted: with format: federated"
             if (self.format == "federated") != self.uri.startswith(SCHEME):
-                yield f"uri: of the format {self.format}; accepted: {SCHEME}NAME with format: federated, and only there"
+                named = "it is not shown" if has_credentials(self.uri) else repr(self.uri)
+                yield f"uri: {named}, of the format {self.format}; accepted: {SCHEME}NAME with format: federated alone"
             if self.version is not None and not (self.has_versions or self.format == "federated"):
                 yield (
                     f"version: {self.version}; the format {self.format} has no versions of its own; accepted: format: "

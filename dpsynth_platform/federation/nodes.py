@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from dpsynth_platform.contracts.base import shown_value
+from dpsynth_platform.contracts.federation import AUDITOR
 from dpsynth_platform.federation.coordinator import TookPart, run_rounds
 from dpsynth_platform.federation.masks import framed
 from dpsynth_platform.federation.participants import Participant, Run
@@ -51,7 +52,7 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.signature import is_valid, sign
 
 PROPOSE, START, SUM, COMPLETE, WITHDRAW = "propose", "start", "sum", "complete", "withdraw"
-LABEL = b"dpsynth-run-1"
+LABEL = b"dpsynth-run-2"
 MOST_RUN = 100
 """Letters of a run's name: with a digest after it, it names a round."""
 
@@ -123,16 +124,18 @@ class Node:
         self.approve(run_id, plan)
         digest = self.participant.reserve(run_id, text)
         self.report(f"run {run_id}: plan {digest} reserved, epsilon {plan.guarantee.epsilon:g}")
-        return sign(self.identity, _reserved(run_id, digest))
+        return sign(self.identity, _reserved(run_id, digest, self.roster.of(plan.terms.participants)))
 
     def _start(self, run_id: str, content: bytes) -> bytes:
-        digest = self.participant.reserved_plan(run_id).digest
-        signatures = _signatures(content)
+        plan = self.participant.reserved_plan(run_id)
+        digest, roster = plan.digest, self.roster.of(plan.terms.participants)
+        said, signatures = _reserved(run_id, digest, roster), _signatures(content)
         for name, signature in signatures.items():
-            place = self.roster.places.get(name)
-            if place is None or not is_valid(self.roster.keys[place], _reserved(run_id, digest), signature):
+            place = roster.places.get(name)
+            if place is None or not is_valid(roster.keys[place], said, signature):
                 raise LedgerError(
-                    f"no signature of {shown_value(name)} that it has reserved this plan; accepted: its own"
+                    f"run {run_id}: no signature of {shown_value(name)} that it has reserved this plan, with the keys "
+                    "of participants that the policy here has; accepted: its own"
                 )
         self._runs[run_id] = self.participant.start(run_id, dict.fromkeys(signatures, digest))
         self.report(f"run {run_id}: started by {', '.join(sorted(signatures))}; what was reserved is spent")
@@ -193,6 +196,7 @@ class Coordinator:
 
     def __init__(self, roster: Roster, key: Ed25519PrivateKey, link: Link) -> None:
         self._roster, self._key, self._link = roster, key, link
+        self._unverified: set[str] = set()  # whose last reply was not signed by the key that is known here
 
     def run(
         self,
@@ -255,23 +259,32 @@ class Coordinator:
         """Sends each node a signed message, and gives the replies that came with the node's own signature."""
         head = {"kind": kind, "run": run_id} | ({} if document is None else {"round": document})
         messages = {name: _sealed(head, body, name, self._key) for name, body in contents.items()}
-        found = {}
+        found, self._unverified = {}, set()
         for name, reply in self._link.ask(messages).items():
             body, signature = reply[:-SIGNATURE_BYTES], reply[-SIGNATURE_BYTES:]
             key = self._roster.keys[self._roster.places[name]] if name in messages else None
             if key is not None and is_valid(key, _replied(messages[name], body), signature):
                 found[name] = body
+            elif key is not None:
+                self._unverified.add(name)
         return found
 
     def _reserve(self, run_id: str, plan: FederatedPlan, roster: Roster) -> dict[str, bytes]:
         replies = self.ask(PROPOSE, run_id, dict.fromkeys(roster.names, plan.to_json().encode()))
-        said = _reserved(run_id, plan.digest)
+        said, strange = _reserved(run_id, plan.digest, roster), frozenset(self._unverified)
         valid = {
             name: reply
             for name, reply in replies.items()
             if name in roster.places and is_valid(roster.keys[roster.places[name]], said, reply)
         }
-        self._check_enough(run_id, plan, valid, valid, "reserved")
+        others = replies.keys() - valid.keys()
+        about = [
+            f"{', '.join(sorted(names))}: {words}"
+            for names, words in ((strange, _ANOTHER_KEY), (others, _OTHER_KEYS))
+            if names
+        ]
+        self._check_enough(run_id, plan, valid, {*valid, *others, *strange}, "reserved", about)
+        self._withdraw(run_id, others | strange)  # they may have reserved, and take no part
         return valid
 
     def _start(self, run_id: str, plan: FederatedPlan, signatures: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -281,11 +294,19 @@ class Coordinator:
         return started
 
     def _withdraw(self, run_id: str, names: Collection[str]) -> None:
+        if not names:
+            return
         with suppress(DpsynthError):  # reservations end at their deadline anyway
             self.ask(WITHDRAW, run_id, dict.fromkeys(names, b""))
 
     def _check_enough(
-        self, run_id: str, plan: FederatedPlan, ready: Mapping[str, bytes], waiting: Collection[str], what: str
+        self,
+        run_id: str,
+        plan: FederatedPlan,
+        ready: Mapping[str, bytes],
+        waiting: Collection[str],
+        what: str,
+        about: Sequence[str] = (),
     ) -> None:
         if len(ready) >= plan.terms.minimum:
             return
@@ -294,8 +315,8 @@ class Coordinator:
         missing = sorted(set(plan.terms.participants) - set(ready))
         raise LedgerError(
             f"{number_of(len(ready), 'participant')} {have} {what} the run; accepted: the plan's "
-            f"{plan.terms.minimum} or more. Without a reply or refusing: {', '.join(missing)}; each one's own log says "
-            "why"
+            f"{plan.terms.minimum} or more{_with_auditor(plan)}. Without a reply or refusing: {', '.join(missing)}; "
+            f"each one's own log says why{''.join(f'. {words}' for words in about)}"
         )
 
 
@@ -319,9 +340,20 @@ def _round_id(run_id: str, asked: Round) -> str:
     return f"{run_id} {asked.digest}"
 
 
-def _reserved(run_id: str, digest: str) -> bytes:
-    """What a participant signs when it has reserved."""
-    return framed(LABEL, b"reserved", run_id.encode(), digest.encode())
+_ANOTHER_KEY = "replied, and not by the key that the coordinator knows; compare it with what `dpsynth node key` prints"
+_OTHER_KEYS = "has reserved with other keys of participants in its policy than the coordinator knows; compare these"
+
+
+def _with_auditor(plan: FederatedPlan) -> str:
+    return f" ({AUDITOR} among them)" if AUDITOR in plan.terms.participants else ""
+
+
+def _reserved(run_id: str, digest: str, roster: Roster) -> bytes:
+    """What a participant signs when it has reserved: with the keys of all whom it takes for participants.
+
+    So one wrong key in one place is found before anybody starts.
+    """
+    return framed(LABEL, b"reserved", run_id.encode(), digest.encode(), roster.digest.encode())
 
 
 def _replied(message: bytes, reply: bytes) -> bytes:

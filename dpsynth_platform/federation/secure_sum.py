@@ -318,7 +318,7 @@ class Aggregator:
             reasons = "; ".join(f"{name!r}: {reason}" for name, reason in sorted(self.dropped.items()))
             raise RoundRefused(
                 f"round {this.round_id!r}: {len(remaining)} participants remain ({STEPS[step]}); accepted: "
-                f"{this.plan.minimum} or more; start a new round. {reasons}"
+                f"{this.plan.minimum} or more. {reasons}"
             )
         if step == MASK:
             sharing = {place: self._known[place] for place in self._taken[SHARE]}
@@ -364,7 +364,7 @@ class Aggregator:
             holders.append(holders.pop(0))
         raise RoundRefused(
             f"round {this.round_id!r}: a secret of {this.roster.names[dealer]!r} cannot be restored: it dealt false "
-            "shares, or their holders sent others; start a new round"
+            "shares, or their holders sent others; accepted: shares of it"
         )
 
 

@@ -32,7 +32,7 @@ from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.federation.relays import relayed, start_of_flower
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.secure_sum import Link
-from dpsynth_platform.foundation.errors import DpsynthError, MechanismFailed, SpendRepeated
+from dpsynth_platform.foundation.errors import DpsynthError, MechanismFailed, MechanismInterrupted, SpendRepeated
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.redaction import reason_of
@@ -110,7 +110,7 @@ def _opened(
     public = {name: key.public_key().public_bytes_raw().hex() for name, key in keys.items()}
     roster = {**federation.participants, AUDITOR: public[AUDITOR]}
     place, started = Path(relay.socket), False
-    problem: Exception | None = None
+    problem: BaseException | None = None
 
     def ready() -> None:
         if relay.flower is None:
@@ -140,18 +140,18 @@ def _opened(
             emitter.start(lineage)
             coordinator = Coordinator(Roster.from_texts(roster), keys[COORDINATOR], _WithAuditor(link, auditor))
             made = coordinator.run(run, plan, directory, _rounds_of(step), before_start=before_start)
-    except KeyboardInterrupt:
-        emitter.abort(lineage)
-        raise
-    except Exception as error:
-        emitter.fail(lineage, error)
+    except BaseException as error:  # also KeyboardInterrupt and Dagster's own interrupt, which derive from it
         problem = error
     if problem is not None:
+        stopped = not isinstance(problem, Exception)
+        _ = emitter.abort(lineage) if stopped else emitter.fail(lineage, problem)
         spent = f"Ledger entry {entry.entry_id} had started. {step.way_to_spend_again(entry)}"
         words = spent if started else "Nothing is spent; once that is mended, run again"
         if isinstance(problem, DpsynthError):
             raise type(problem)(f"{problem}. {words}")
-        raise MechanismFailed(f"{step.place.label}/model: {reason_of(problem)}. {words}") from problem
+        kind = MechanismInterrupted if stopped else MechanismFailed
+        what = "the run was stopped" if stopped else reason_of(problem)
+        raise kind(f"{step.place.label}/model: {what}. {words}") from problem
     emitter.complete(_lineage(step, plan, made.participants, directory))
 
 

@@ -314,7 +314,7 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
     return {
         "text_columns": {name: column.pii for name, column in contract.columns.items() if column.type == "text"},
         "regenerated_identifiers": [name for name, column in contract.columns.items() if column.type == "identifier"],
-        "looked_for": sorted(ENTITY_TYPES),
+        "looked_for": sorted(ENTITY_TYPES) if contract.source.federation is None else [],
         "own_patterns": sorted({pattern.entity for pattern in scrub.patterns}),
         "listed_words_of": sorted(scrub.deny),
         "actions_by_type": dict(scrub.actions),
@@ -355,9 +355,13 @@ def bounding_summary(contract: DataContract) -> dict[str, Any]:
         "on_overlap": privacy.on_overlap,
         "note": (
             f"At most so many records of each unit{_of_whole(contract)} reach the mechanism; the bound is declared. "
-            "How many records and units there are, before and after, is restricted."
+            f"How many records and units there are, before and after, {_known_to(contract)}."
         ),
     }
+
+
+def _known_to(contract: DataContract) -> str:
+    return "is restricted" if contract.source.federation is None else "each participant alone knows of its own rows"
 
 
 def _of_whole(contract: DataContract) -> str:

@@ -57,7 +57,7 @@ FEDERATION = "source.federation."
         ({FEDERATION + "participants": dict.fromkeys(NAMES, "key")}, "64 hexadecimal digits, as `dpsynth node key`"),
         ({"source.format": "delta"}, "federation: with the format delta; accepted: with format: federated"),
         ({"source.uri": "/srv/meals"}, "accepted: federation://NAME with format: federated"),
-        ({"source.federation": None}, "federation: with the format federated"),
+        ({"source.federation": None}, "federation: missing with the format federated; accepted: participants, minimum"),
         (
             {"generate.method": "auto"},
             "generate.method: 'auto' with source.federation; accepted: independent, mst, aim",

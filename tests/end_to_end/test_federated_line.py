@@ -16,6 +16,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
+from dagster._core.errors import DagsterExecutionInterruptedError
 from deployment import Deployment
 from federated_cases import COLUMNS, KEYS, NAMES, participant, plan_of, policy_document, public, rows
 from line_cases import Ran, ledger_of, lineage_of, run_here, storage_of
@@ -183,6 +184,7 @@ def test_the_whole_line(place: Path) -> None:
     assert dossier["contract"]["federation"]["participants"] == list(NAMES)
     assert dossier["mechanism"]["took_part"]["finished"] == 3 * [[AUDITOR, *NAMES]]
     page = (folder / "dossier.html").read_text()
+    assert "Who took part: auditor, east, north, south, west" in (folder / "README.md").read_text()
     assert "The auditor is the publisher's own" in page and "Round 3 is the sum of auditor, east" in page
     assert tuple(step.name for step in FEDERATED) == steps_of(separate_audit_model=False, federated=True)
 
@@ -403,5 +405,38 @@ def test_a_deployment_without_a_relay_spends_nothing(place: Path) -> None:
     deployment = federated(place)
     (place / "deploy" / "federation.yaml").write_text("datasets: {}\n")
     ran = run_here(deployment, JOB)
-    assert "default: missing; accepted: a file such as federation.yaml" in ran.failures["model"]
-    assert entries_of(deployment) == ["reserved"]
+    assert "default: missing; accepted: a file such as federation.yaml" in ran.failures["clearance"]
+    assert entries_of(deployment) == []
+    shown = deployment.here("plan", "meals")
+    assert shown.returncode == 1 and "default: missing" in shown.stderr
+
+
+def test_a_wrong_key_in_one_place_is_found_before_anybody_starts(place: Path) -> None:
+    """The policy of one participant names another auditor; the contract then another key of one participant."""
+    deployment = federated(place)
+    strange = {name: public(KEYS[name]) for name in NAMES} | {AUDITOR: 64 * "1"}
+    nodes = nodes_of(deployment)
+    nodes["south"] = nodes_of(deployment, participants=strange)["south"]
+    nodes["west"] = nodes_of(deployment, participants=strange)["west"]
+    ran = deployment.run(Wires(nodes))
+    assert "south, west: has reserved with other keys of participants in its policy" in ran.failures["model"]
+    assert entries_of(deployment) == ["reserved"] and states(nodes) == {name: ["void"] for name in NAMES}
+    keys = deployment.contract["source"]["federation"]["participants"]
+    keys |= {name: 64 * digit for name, digit in (("south", "2"), ("west", "3"))}
+    deployment.write()
+    nodes = nodes_of(deployment)
+    ran = deployment.run(Wires(nodes))
+    assert "south, west: replied, and not by the key that the coordinator knows" in ran.failures["model"]
+    assert states(nodes) == {name: ["void", "void"] for name in NAMES}
+
+
+def test_a_run_that_is_stopped_says_what_is_spent(place: Path) -> None:
+    deployment = federated(place)
+    nodes = nodes_of(deployment)
+    with patch.object(coordinator, "digest_directory", side_effect=DagsterExecutionInterruptedError):
+        ran = deployment.run(Wires(nodes))
+    (entry,) = ledger_of(deployment).entries()
+    assert "the run was stopped. Ledger entry" in ran.failures["model"] and entry.state == "started"
+    assert f"--spend-again {entry.entry_id}" in ran.failures["model"]
+    events = LineageStore(deployment.settings.ledger_url).events()
+    assert [item.kind for item in events if item.job_name == "meals.federated"] == ["START", "ABORT"]

@@ -324,9 +324,14 @@ def test_other_words_spend_nothing_and_a_raised_version_is_another_run(place: Pa
 
 
 def test_the_audit_finds_a_run_without_noise(place: Path) -> None:
-    """Of 300 canaries in 400 cells of each of six columns without other records, exact counts tell which joined."""
+    """Of 300 canaries in 400 cells of each of 20 columns without other records, exact counts tell which joined.
+
+    In its own 20 cells, one that joined counts 20 and about 7 more of others (Poisson), and another one about 7 alone.
+    That one of 150 others counts 25 or more has a chance of 6e-5, and two of them, which the bound would not bear, one
+    below 2e-9.
+    """
     values = [f"v{number}" for number in range(400)]
-    declared = {name: {"type": "categorical", "values": values} for name in "abcdef"}
+    declared = {name: {"type": "categorical", "values": values} for name in "abcdefghijklmnopqrst"}
     deployment = federated(place, audit={"canaries": 300, "confidence": 0.95}, generate={"method": "independent"})
     deployment.contract["columns"] = {"person": {"type": "identifier"}, **declared}
     deployment.write()

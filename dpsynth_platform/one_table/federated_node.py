@@ -80,6 +80,12 @@ class Approvals:
         if found["run"] is None:
             write_durably(approved, json.dumps(found | {"run": run_id}))
 
+    def allowed(self, run_id: str, plan: FederatedPlan) -> None:
+        """Called in place of `check` where the policy approves all that it allows: such a plan no longer waits."""
+        kept = self._plans / f"{plan.digest}.json"
+        if not kept.with_suffix(".approved").exists():
+            kept.unlink(missing_ok=True)
+
     def waiting(self) -> list[FederatedPlan]:
         """The plans without an approval that a run can still use."""
         found = []
@@ -111,6 +117,12 @@ class Approvals:
         """Notes that a person approves one run of the plan."""
         if not by.strip() or not by.isprintable():
             raise ContractError(f"--by {by!r}; accepted: a person's name")
+        for digest, earlier in self.unused():
+            if digest == plan.digest:
+                raise ContractError(
+                    f"plan {digest[:12]} is approved already, by {earlier}, and no run has used that; accepted: one "
+                    "approval for each run"
+                )
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         with private_files():
             write_durably(self._plans / f"{plan.digest}.approved", json.dumps({"by": by, "at": at, "run": None}))
@@ -184,7 +196,7 @@ def node_up(
                 node = Node(
                     Participant(policy, ledger, bounded, planned_domain(task.contract), layout),
                     identity,
-                    approvals.check if policy.approval == "person" else lambda run_id, plan: None,
+                    approvals.check if policy.approval == "person" else approvals.allowed,
                     report,
                     lineage.started,
                     lineage.completed,

@@ -45,6 +45,8 @@ def test_a_run_that_persons_approve_and_that_is_approved_once(place):
             approvals = Approvals(place / name)
             approvals.approve(approvals.find(plan.digest[:8]), "a reviewer")
         assert node_status(place / "north").to_json()["approved"] == [{"plan": plan.digest, "by": "a reviewer"}]
+        with pytest.raises(ContractError, match=r"is approved already, by a reviewer, and no run has used that"):
+            approvals.approve(approvals.find(plan.digest), "another reviewer")
         made = coordinator(place).run("second", plan, place / "model")
         assert set(made.participants) == set(NAMES)
         with pytest.raises(LedgerError, match="2 participants have reserved"):
@@ -55,6 +57,16 @@ def test_a_run_that_persons_approve_and_that_is_approved_once(place):
     status = node_status(place / "east").to_json()
     assert [run["state"] for run in status["runs"]] == ["void", "spent", "void"]
     assert status["cap_epsilon"] == 5.0 and status["left_epsilon"] < 5.0
+
+
+def test_a_plan_that_a_changed_policy_approves_waits_no_more(place):
+    plan, person = plan_of("independent"), {"approval": "person"}
+    with up(place, north=person, west=person), pytest.raises(LedgerError, match="2 participants have reserved"):
+        coordinator(place).run("first", plan, place / "none")
+    assert [each.digest for each in node_status(place / "north").waiting] == [plan.digest]
+    with up(place):
+        coordinator(place).run("second", plan, place / "model")
+    assert node_status(place / "north").waiting == []
 
 
 def test_columns_that_are_declared_otherwise_here_are_refused_before_they_cost(place):

@@ -315,7 +315,7 @@ class AuditReport:
         picked = f", the best of {len(found)}" if len(found) > 1 else ""
         return (
             f"An attacker who uses the best of these attacks ({name}) and wrongly accuses one outsider in a hundred "
-            f"recognizes {100 * best.found.value:.1f} of a hundred participants here (by so many canaries, "
+            f"recognizes {100 * best.found.value:.1f} of a hundred who joined here (by so many canaries, "
             f"{100 * best.found.low:.1f} to {100 * best.found.high:.1f} in general). Blind guessing recognizes 1, and "
             f"the guarantee allows at most {100 * allowed:.1f} in general. That interval is of {CONFIDENCE:.0%} for "
             f"this attack alone{picked}."

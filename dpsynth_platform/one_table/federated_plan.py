@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dpsynth_platform.contracts.base import FamilyName, Name, Part
 from dpsynth_platform.contracts.columns import CategoricalColumn, IdentifierColumn, IgnoredColumn
-from dpsynth_platform.contracts.federation import FEDERATED_COLUMN
+from dpsynth_platform.contracts.federation import AUDITOR, FEDERATED_COLUMN
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.marginals import MarginalsPlan
@@ -132,6 +132,10 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
         AccountingError: numbers of participants are impossible, or no noise meets the guarantee.
     """
     _check(options)
+    if AUDITOR in roster.names:
+        raise ContractError(
+            f"participants: {AUDITOR} is what a deployment calls the participant that it adds; accepted: another name"
+        )
     most = options.most_records * len(roster.names)
     if most < options.expected_units:
         raise ContractError(

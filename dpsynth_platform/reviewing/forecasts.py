@@ -169,7 +169,7 @@ class Forecast:
             ),
             ("what is left now", accounts.left_words(self.left, target.delta, self.mode, "this one")),
             *([("how long it lasts", self._lasting())] if self.releases_left is not None else []),
-            ("canaries", f"bait by which the audit tests whether participants are recognized: {self.canaries}"),
+            ("canaries", f"bait by which the audit tests whether those who joined are recognized: {self.canaries}"),
             *([("audit", self.audit_shortage)] if self.audit_shortage else []),
             ("a run now", self._verdict()),
             *([("paid twice", self._paid_twice())] if self.paid_before else []),

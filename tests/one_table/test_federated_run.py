@@ -232,6 +232,13 @@ def test_impossible_options_of_a_run(tmp_path, options):
     assert not (tmp_path / "out").exists()
 
 
+def test_no_participant_of_a_command_has_the_auditor_s_name(place):
+    keys = "".join(f"  {name}: {public(KEYS[name])}\n" for name in ("auditor", *NAMES))
+    (place / "keys.yaml").write_text(f"participants:\n{keys}")
+    status, said = place.plan()
+    assert status == 1 and "auditor is what a deployment calls the participant that it adds" in said
+
+
 def test_each_run_has_another_name():
     assert new_run_name() != new_run_name()
 

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+from drawing_cases import COLUMNS as DRAWINGS
 from federated_cases import KEYS, NAMES, public
 from test_federated_line import CONTRACT, FAMILY
 
@@ -130,3 +131,33 @@ def test_keys_of_participants_are_no_part_of_a_mechanism() -> None:
     assert found.mechanism_snapshot() == contract_of().mechanism_snapshot()
     fewer = {name: keys[name] for name in NAMES[:3]}
     assert contract_of(**{FEDERATION + "participants": fewer}).mechanism_snapshot() != found.mechanism_snapshot()
+
+
+def test_a_statement_of_pictures_says_what_makes_candidates_and_sees_them() -> None:
+    """As that of pictures of one place does; the event is the same whatever makes candidates."""
+
+    def pictured(**evolution: Any) -> Any:
+        image = {"given": ["kind"], "evolution": {"rounds": 2, "variations": 2, "population": 20} | evolution}
+        columns = {"person": {"type": "identifier"}, **DRAWINGS}
+        generate = {"method": "image_pe", "image": image, "rows": 20}
+        return contract_of(columns=columns, generate=generate)
+
+    event = plan_of_contract(pictured(foundation="shapes")).event
+    endpoint = {"url": "https://models.example.org/v1", "model": "painter"}
+    table = {"directory": "/srv/pictures", "public": "their authors have published them"}
+    for declared, words in (
+        ({"foundation": "shapes"}, ["What made the candidates, at the coordinator (foundation: shapes)"]),
+        (
+            {"foundation": "endpoint", "endpoint": endpoint},
+            ["What the endpoint models.example.org keeps", "What the model painter at models.example.org was trained"],
+        ),
+        (
+            {"foundation": "table", "table": table},
+            ["The public pictures in pictures, from which", "their authors have published them"],
+        ),
+    ):
+        found = privacy_statement(pictured(**declared), FAMILY_OF_GUESTS, event, words_of("image_pe", event))
+        said = " ".join(found.not_covered)
+        assert [each for each in words if each not in said] == []
+        assert "faces, plates and writing were not removed" in said
+        assert "What the audit does not try" in said and "quality report" not in said

@@ -4,13 +4,14 @@
 same sealed plan, with fresh noise, over the same people and the canaries. No release is drawn from it.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import StaleInput
-from dpsynth_platform.foundation.storage import AUDITED, StepRecord, digest_directory
+from dpsynth_platform.foundation.storage import AUDITED, TOOK_PART, StepRecord, digest_directory
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.operations.mechanism import MechanismInputs, alone, run_mechanism
 from dpsynth_platform.operations.roles import ATTACKED, ONLY, Role, released_role, roles_of
@@ -37,7 +38,8 @@ def _sum(step: StepContext) -> Outcome:
         entry, reused = _standing(step, entry, directory)
         if not reused:
             entry = run_federation(step, contract, plan, entry, directory, canaries)
-        record = _record(step, raw, entry, plan, directory, ONLY, [clearance, canaries])
+        took_part = json.loads((directory / TOOK_PART).read_text(encoding="utf-8"))
+        record = _record(step, raw, entry, plan, directory, ONLY, [clearance, canaries], took_part=took_part)
     return _outcome(step, contract, entry, plan, record, reused)
 
 
@@ -83,6 +85,7 @@ def _record(
     directory: Path,
     role: Role,
     inputs: Sequence[StepRecord],
+    **more: object,
 ) -> StepRecord:
     name = role.step
     existing = step.reusable(raw, name, *inputs)
@@ -92,6 +95,7 @@ def _record(
         "entry_id": entry.entry_id,
         "plan_digest": plan.digest,
         "canaries": claimed_canaries(directory),
+        **more,
     }
     return step.record(name, run_key=raw.run_key, directory=directory, inputs=inputs, facts=facts)
 

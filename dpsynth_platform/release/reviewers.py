@@ -38,6 +38,8 @@ NOTICE = (
     "Restricted. This holds exact counts, comparisons with real rows and what owners have spent: no guarantee covers "
     "it. For the people who decide about this candidate, and for nobody else."
 )
+NOTICE_WITHOUT_ROWS = "Restricted. For the people who decide about this candidate, and for nobody else."
+"""Of a federated dataset, whose exact counts and rows are not here."""
 DOSSIER_STEP = "dossier"
 """Directory of a place's reviewers' dossiers, each in a directory of its own (`directory_name`)."""
 JSON_NAME = "reviewers.json"
@@ -130,7 +132,7 @@ def reviewers_document(
     overlaps = Overlaps.read(storage, place, candidate.entry_id)
     content = {
         "format": FORMAT,
-        "notice": NOTICE,
+        "notice": NOTICE if contract.source.federation is None else NOTICE_WITHOUT_ROWS,
         "made_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "place": place.label,
         "description": contract.description,

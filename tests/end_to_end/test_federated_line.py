@@ -392,6 +392,10 @@ def test_commands_and_pages_know_federated_datasets(place: Path) -> None:
     shown = deployment.here("release", "show", "meals").stdout
     assert "1 participant, together and with the coordinator" in shown
     assert "not measured: the real rows stay with the participants" in shown
+    place_of = next((deployment.settings.restricted / "meals").glob("*/dossier/*/reviewers.html"))
+    restricted = place_of.read_text()
+    assert "Not measured: the real rows stay with the participants" in restricted and "purged, or of" not in restricted
+    assert "comparisons with real rows" not in restricted and "took part" in restricted.lower()
     view = candidate(deployment.settings, list(Action), "meals")
     may = {"may": lambda action: True, "Action": Action, "settings": deployment.settings}
     page = render("candidate.html.j2", view=view, **may)

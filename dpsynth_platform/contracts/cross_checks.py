@@ -472,8 +472,8 @@ class Parts:
             if federation.most_records < least:
                 yield (
                     f"source.federation.most_records: {federation.most_records}, so that counts of one cell, or of the "
-                    f"audit's canaries, would be clipped; accepted: from {least}; {b * privacy.expected_units} is "
-                    "always enough"
+                    f"audit's canaries, would be clipped; accepted: from {least}; "
+                    f"{max(least, b * privacy.expected_units)} is always enough"
                 )
         for name, column in self.columns.items():
             if not re.fullmatch(FEDERATED_COLUMN, name):

@@ -35,7 +35,8 @@ class Federation(Part):
     """Whose rows are counted, and how many of these participants are trusted.
 
     `minimum` and `colluders` are numbers of participants with rows. The plan counts the auditor besides in both: as one
-    that finishes, and whose share of the noise the coordinator knows. So it changes no noise.
+    that finishes, and whose share of the noise the coordinator knows. So as much noise protects a record as without it;
+    the sums have the auditor's share on top.
     """
 
     participants: dict[FamilyName, PublicKey] = Field(

@@ -192,10 +192,13 @@ class Coordinator:
     Args:
         roster: the participants' public keys.
         key: by which nodes know its messages.
+        report: called with a line on participants whose keys are not those that are known here.
     """
 
-    def __init__(self, roster: Roster, key: Ed25519PrivateKey, link: Link) -> None:
-        self._roster, self._key, self._link = roster, key, link
+    def __init__(
+        self, roster: Roster, key: Ed25519PrivateKey, link: Link, report: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._roster, self._key, self._link, self._report = roster, key, link, report
         self._unverified: set[str] = set()  # whose last reply was not signed by the key that is known here
 
     def run(
@@ -284,6 +287,8 @@ class Coordinator:
             if names
         ]
         self._check_enough(run_id, plan, valid, {*valid, *others, *strange}, "reserved", about)
+        for line in about:
+            self._report(f"without {line}")
         self._withdraw(run_id, others | strange)  # they may have reserved, and take no part
         return valid
 

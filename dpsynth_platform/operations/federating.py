@@ -138,8 +138,10 @@ def _opened(
             relayed(place, relay.seconds, plan.most_reply_bytes, ready) as link,
         ):
             emitter.start(lineage)
-            coordinator = Coordinator(Roster.from_texts(roster), keys[COORDINATOR], _WithAuditor(link, auditor))
-            made = coordinator.run(run, plan, directory, _rounds_of(step), before_start=before_start)
+            known, wires = Roster.from_texts(roster), _WithAuditor(link, auditor)
+            made = Coordinator(known, keys[COORDINATOR], wires, step.progress).run(
+                run, plan, directory, _rounds_of(step), before_start=before_start
+            )
     except BaseException as error:  # also KeyboardInterrupt and Dagster's own interrupt, which derive from it
         problem = error
     if problem is not None:
@@ -182,7 +184,8 @@ def _rounds_of(step: StepContext) -> Progress:
 class _WithAuditor:
     """A link to the participants of a relay, and to the auditor in this process.
 
-    The auditor is asked first. Without its reply nobody else is asked: no participant pays for a run without an audit.
+    The auditor is asked first. Without its reply nobody else is asked: no participant starts a run that is without an
+    audit from its start, and one that loses its auditor ends with that round.
     """
 
     def __init__(self, others: Link, auditor: Node) -> None:

@@ -439,6 +439,17 @@ def test_a_wrong_key_in_one_place_is_found_before_anybody_starts(place: Path) ->
     assert states(nodes) == {name: ["void", "void"] for name in NAMES}
 
 
+def test_a_run_goes_on_without_one_that_has_other_keys(place: Path) -> None:
+    deployment = federated(place)
+    nodes = nodes_of(deployment)
+    strange = {name: public(KEYS[name]) for name in NAMES} | {AUDITOR: 64 * "1"}
+    nodes["south"] = nodes_of(deployment, participants=strange)["south"]
+    ran = deployment.run(Wires(nodes))
+    assert ran.success, ran.failures
+    assert "without south: has reserved with other keys of participants in its policy" in " ".join(ran.said["model"])
+    assert states(nodes) == {name: ["void" if name == "south" else "spent"] for name in NAMES}
+
+
 def test_a_run_that_is_stopped_says_what_is_spent(place: Path) -> None:
     deployment = federated(place)
     nodes = nodes_of(deployment)

@@ -11,8 +11,10 @@ from drawing_cases import COLUMNS, by_all, drawings
 from federated_cases import NAMES
 from federated_cases import public as public_half
 from node_cases import Sockets, place, public, up  # noqa: F401  (place is a fixture)
+from seeded_stream import Counted
 from test_federated_line import AUDITOR, CONTRACT, COORDINATOR, Federated, federated, published
 
+from dpsynth_platform.federation import noise
 from dpsynth_platform.operations.federating import federation_keys
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.secrets.vault import Vault
@@ -23,7 +25,9 @@ pytestmark = pytest.mark.end_to_end
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few drawn pictures, so that networks are learned in moments."""
+    """Few drawn pictures, so that networks are learned in moments; and noise by a seeded stream."""
+    stream = Counted()
+    monkeypatch.setattr(noise, "SecureStream", lambda: stream)
     monkeypatch.setattr(moments_measuring, "DRAWN", 48)
     monkeypatch.setattr(moments_measuring, "FEW_DRAWN", 24)
     monkeypatch.setattr("dpsynth_platform.synth.images.moments_model.TRIED", 8)

@@ -9,6 +9,7 @@ import federated_cases
 import numpy as np
 import pyarrow as pa
 import pytest
+from drawing_cases import COLUMNS, KINDS, SIDE
 from federated_cases import COORDINATOR, KEYS, NAMES, plain_sum, policy_document
 from scipy import optimize, stats
 
@@ -44,17 +45,6 @@ from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 
-KINDS = ["dark", "light"]
-SIDE = 4
-COLUMNS = {
-    "kind": {"type": "categorical", "values": KINDS},
-    "drawing": {
-        "type": "image",
-        "size": [SIDE, SIDE],
-        "channels": 1,
-        "accept_unscrubbed": "the drawings are made up for tests",
-    },
-}
 TERMS = {"participants": NAMES, "minimum": 3, "colluders": 1, "most_records": 10_000}
 
 

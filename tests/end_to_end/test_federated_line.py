@@ -38,7 +38,9 @@ from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, steps_of
 from dpsynth_platform.lineage import naming
+from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.one_table.federated_lineage import coordinator_run
 from dpsynth_platform.operations import federating
 from dpsynth_platform.operations.federating import COORDINATOR, federation_keys
 from dpsynth_platform.reviewing import verification
@@ -209,6 +211,25 @@ def test_lineage_leads_from_the_participants_to_the_release(place: Path) -> None
     assert "federation://meals:/" in above
     told = json.dumps([event.payload for event in LineageStore(deployment.settings.ledger_url).events()])
     assert not any(f'"{word}"' in told for word in ("Aix", "tea", "milk"))
+    started = {
+        item.job_name: item.payload["run"]["facets"]["parent"]["run"]
+        for item in LineageStore(deployment.settings.ledger_url).events()
+        if item.kind == "START"
+    }
+    assert started["meals.federated"] == started["meals.model"]
+
+
+def test_the_run_of_a_killed_coordinator_is_closed_with_its_dagster_run(place: Path) -> None:
+    """As those of steps are, by the sensor that knows which Dagster runs have ended."""
+    deployment = federated(place)
+    emitter = LineageEmitter.of(deployment.settings)
+    emitter.start(coordinator_run(plan_of(), "run-1", launcher="dagster", job=JOB))
+    assert emitter.close_out(["run-2"]) == [] and len(emitter.close_out(["run-1"])) == 1
+    events = LineageStore(deployment.settings.ledger_url).events()
+    assert [(item.job_name, item.kind) for item in events] == [
+        ("meals.federated", "START"),
+        ("meals.federated", "FAIL"),
+    ]
 
 
 def test_participants_that_refuse_cost_nothing(place: Path) -> None:

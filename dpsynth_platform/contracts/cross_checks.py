@@ -29,8 +29,10 @@ from dpsynth_platform.contracts.federation import (
     FEDERATED_COLUMN,
     FEDERATED_METHODS,
     HEEDED_OF_AUDIT,
+    HEEDED_OF_GENERATE,
     HEEDED_OF_PRIVACY,
     HEEDED_OF_RELEASE,
+    HEEDED_WITH_TEXTS,
 )
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
@@ -447,11 +449,15 @@ class Parts:
             yield f"scrub: declared {where}; accepted: none: participants scrub their own rows"
         if self.quality not in (None, Quality()):
             yield f"quality: declared {where}; accepted: none: no real row is here to compare with"
+        text = self.generate.text if self.generate else None
+        written = None if text is None else text_column_of(text, self.columns)
+        if text is not None and text.resample is not None:
+            yield f"generate.text.resample: declared {where}; accepted: none"
         # All that a federated run would not heed, so that no statement rests on it and no change of it is paid for.
         heeded: tuple[tuple[str, Part | None, Collection[str]], ...] = (
             ("source", self.source, ("uri", "format", "version", "key", "asset", "federation")),
             ("privacy", self.privacy, HEEDED_OF_PRIVACY),
-            ("generate", self.generate, ("method", "rows", "image")),
+            ("generate", self.generate, HEEDED_OF_GENERATE if written is None else HEEDED_WITH_TEXTS),
             ("audit", self.audit, HEEDED_OF_AUDIT),
             ("release", self.release, HEEDED_OF_RELEASE),
         )
@@ -478,8 +484,8 @@ class Parts:
         for name, column in self.columns.items():
             if not re.fullmatch(FEDERATED_COLUMN, name):
                 yield f"columns: {name!r} {where}; accepted: letters, digits, _ and -, a letter first"
-            elif column is not None and column.type == "text":
-                yield f"columns.{name}: text {where}; accepted: ignore: true"
+            elif column is not None and column.type == "text" and name != written:
+                yield f"columns.{name}: text {where}; accepted: ignore: true, or the text of method aug_pe"
             elif column is not None and column.type == "categorical" and column.most_learned is not None:
                 yield f"columns.{name}.values: learned {where}; accepted: a list, the same at all participants"
 

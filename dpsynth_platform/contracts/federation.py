@@ -11,10 +11,12 @@ from dpsynth_platform.contracts.base import FamilyName, Part, refuse, text_like
 
 AUDITOR = "auditor"
 """The participant that the coordinator adds: its rows are the audit's canaries, which are fictional."""
-FEDERATED_METHODS = ("independent", "mst", "aim", "image_moments", "image_pe")
+FEDERATED_METHODS = ("independent", "mst", "aim", "image_moments", "image_pe", "aug_pe")
 """Methods that such a contract may have."""
 FEDERATED_COLUMN = r"[A-Za-z][A-Za-z0-9_-]*"
 """Names of columns, which are the same at all participants whatever their tables are stored as."""
+HEEDED_OF_GENERATE = ("method", "rows", "image")
+HEEDED_WITH_TEXTS = (*HEEDED_OF_GENERATE, "text", "base_model", "public")
 HEEDED_OF_PRIVACY = (
     *("unit", "owner_columns", "namespace", "adjacency", "max_contributions", "guarantee", "expected_units"),
     "accept_weak_guarantee",

@@ -44,17 +44,13 @@ def plan_of_contract(contract: DataContract) -> SealedPlan:
         ConfigurationError: this machine lacks what makes candidates.
         AccountingError: no noise meets the guarantee, or messages would be too long.
     """
-    from dpsynth_platform.federation.marginals import MarginalsPlan
-    from dpsynth_platform.federation.mechanisms import OF_PICTURES
+    from dpsynth_platform.federation.mechanisms import plan_for
 
     federation, method, schema = contract.source.federation, contract.generate.method, schema_of(contract)
     if federation is None:
         raise ContractError(f"{contract.dataset}: source.federation: none; accepted: one")
     try:
-        if method in OF_PICTURES:
-            made = OF_PICTURES[method].of(contract, schema, **terms_of(federation)).sealed
-        else:
-            made = MarginalsPlan.of(contract, schema, method=method, **terms_of(federation)).sealed
+        made = plan_for(contract, schema, **terms_of(federation)).sealed
     except AccountingError as error:
         problem = str(error)
     else:

@@ -6,6 +6,11 @@ What belongs here: their list. What does not: what they do (`marginals`, `moment
 
 from __future__ import annotations
 
+from typing import Any
+
+import pyarrow as pa
+
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.moments import PictureMomentsPlan
 from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
@@ -16,11 +21,23 @@ from dpsynth_platform.synth.interface import SealedPlan
 PLANS: tuple[type[FederatedPlan], ...] = (MarginalsPlan, PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan)
 
 
-OF_PICTURES: dict[str, type[PictureMomentsPlan | PictureEvolutionPlan]] = {
-    "image_moments": PictureMomentsPlan,
-    "image_pe": PictureEvolutionPlan,
-}
-"""Those for a column of pictures, by method."""
+def plan_for(contract: DataContract, schema: pa.Schema, **terms: Any) -> FederatedPlan:
+    """Calibrates and seals a plan for the contract's method, columns and guarantee, from public inputs.
+
+    Args:
+        schema: of the participants' tables.
+        terms: `participants`, `minimum`, `colluders`, `most_records` and `silos` of the plan; see `plans.Terms`.
+
+    Raises:
+        ContractError: the contract asks for what a federated run of its method does not have.
+        ConfigurationError: this machine lacks what makes candidates.
+        AccountingError: a value is impossible, no noise meets the guarantee, or messages would be too long.
+    """
+    method = contract.generate.method
+    kinds = {name: kind for kind in (PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan) for name in kind.METHODS}
+    if method in kinds:
+        return kinds[method].of(contract, schema, **terms)
+    return MarginalsPlan.of(contract, schema, method=method, **terms)
 
 
 def plan_of(text: str) -> FederatedPlan:

@@ -41,12 +41,20 @@ from dpsynth_platform.synth.text import evolution
 from dpsynth_platform.synth.text.embeddings import FEATURES, SentenceEncoder, encoder_digest
 from dpsynth_platform.synth.text.evolution_prompts import TextFoundation
 from dpsynth_platform.synth.text.evolution_sealing import ROWS_PER_TEXT, EvolutionParameters
-from dpsynth_platform.synth.text.evolution_votes import Voters, read_voters
+from dpsynth_platform.synth.text.evolution_votes import Voters, read_voters, write_features
 from dpsynth_platform.synth.text.public_text import PublicText
 from dpsynth_platform.synth.text.sealing import part_for_columns
 
 MOST_NEAREST = 100
 """As in a contract."""
+
+
+def with_features(bounded: Path, column: str, place: Path) -> Path:
+    """A copy of a participant's bounded table with the features of its texts: otherwise a first vote waits for them.
+
+    Milliseconds for each text. Raises `ConfigurationError` if the sentence encoder is missing.
+    """
+    return write_features(bounded, column, SentenceEncoder("cpu"), place)
 
 
 @dataclass(frozen=True)

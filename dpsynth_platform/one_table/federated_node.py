@@ -23,11 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dpsynth_platform.contracts.columns import TextColumn
 from dpsynth_platform.federation.mechanisms import plan_of
 from dpsynth_platform.federation.nodes import Node
 from dpsynth_platform.federation.participants import Participant, Policy
 from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
 from dpsynth_platform.federation.relays import serve
+from dpsynth_platform.federation.text_evolution import TextEvolutionPlan, with_features
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, NotFound, SchemaMissing
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.progress import Progress, silent
@@ -35,17 +37,18 @@ from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.one_table.declaration import read_declared
+from dpsynth_platform.one_table.declaration import Declared, read_declared
 from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_lineage import NodeLineage, own_emitter
 from dpsynth_platform.one_table.place import held
 from dpsynth_platform.one_table.rows import bounded_rows
-from dpsynth_platform.one_table.task import Options, task_of
+from dpsynth_platform.one_table.task import LEAST_UNITS, Options, declared_run
 from dpsynth_platform.one_table.witnesses import intact_ledger, note_head
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 
 SOCKET = "node.sock"
+ENCODING = "sentence features"
 MOST_WAITING = 20
 """Plans that nobody has approved. A coordinator could otherwise fill the disk."""
 _PREFIX = re.compile(r"[0-9a-f]{8,64}")
@@ -161,23 +164,13 @@ def node_up(
             f"the policy's unit is {policy.family.unit!r}; accepted: --owners for one person's records together, and "
             "none where each row is a unit (example)"
         )
-    cap, pictures = policy.run_cap, read_declared(schema, None, pictures=True).pictures
-    options = Options(
-        epsilon=cap.epsilon,  # the guarantee is a plan's; this one has no effect on what is read and kept
-        delta=cap.delta,
-        accept_weak_guarantee="the largest that the policy allows" if cap.epsilon > 10 else None,
-        method="image_moments" if pictures else "independent",  # type: ignore[arg-type]  # accepted with pictures
-        rows=1,  # as the guarantee: none are made here
-        schema=schema,
-        owners=owners,
-        contributions=None if owners is None else policy.max_contributions,
-        **(dialect or {}),
-    )
+    declared = read_declared(schema, None, pictures=True)
+    options = _options(policy, declared, schema, owners, dialect or {})
     with private_files(), held(root) as place:
 
         def up() -> None:
             try:
-                task = task_of(table, options, pictures=True)
+                read, _ = declared_run(table, options, pictures=True)
             except SchemaMissing as missing:
                 problem = missing.words.partition(" The possible values")[0]
             else:
@@ -191,10 +184,16 @@ def node_up(
             ledger.check_declared(policy.family)
             write_durably(_cap(root), policy.family.cap.model_dump_json())
             with place.work() as work, NodeLineage(own_emitter(place), policy.name, table, report) as lineage:
-                bounded, _ = bounded_rows(task, place.vault, work, progress)
-                layout = ImageLayout.of(task.contract) if pictures else None
+                bounded, _ = bounded_rows(read, place.vault, work, progress)
+                layout = ImageLayout.of(read.contract) if declared.pictures else None
+                texts = []
+                if options.text is not None:
+                    texts = [str(read.contract.text_column)]
+                    progress(ENCODING, 0, 1)  # steps between would disclose the number of rows
+                    bounded = with_features(bounded, texts[0], work / "features")
+                    progress(ENCODING, 1, 1)
                 node = Node(
-                    Participant(policy, ledger, bounded, planned_domain(task.contract), layout),
+                    Participant(policy, ledger, bounded, planned_domain(read.contract), layout, texts),
                     identity,
                     approvals.check if policy.approval == "person" else approvals.allowed,
                     report,
@@ -218,6 +217,46 @@ def node_up(
                 serve(end, policy.name, answer, MOST_MESSAGE_BYTES, goes_on, report, is_up)
 
         place.guarded(up)
+
+
+def _options(
+    policy: Policy,
+    known: Declared,
+    schema: Path | Mapping[str, Any],
+    owners: str | None,
+    dialect: Mapping[str, Any],
+) -> Options:
+    """How a participant's table is read: with its pictures, or the text that its policy names for methods that vote.
+
+    Raises:
+        ContractError: both, several texts, or settings that are the coordinator's.
+    """
+    texts = [name for name, column in known.columns.items() if isinstance(column, TextColumn) and name in policy.columns]
+    if not set(policy.methods) & set(TextEvolutionPlan.METHODS):
+        texts = []
+    if len(texts) > 1 or (texts and known.pictures):
+        others = ", pictures" if known.pictures else ""
+        raise ContractError(
+            f"columns: the policy names {', '.join(texts)}{others}; accepted: one text, or pictures; ignore: true for "
+            "the others"
+        )
+    for name in ("text", "training"):
+        if getattr(known, name) is not None:
+            raise ContractError(f"{name}: at a participant; accepted: none, as the coordinator's plan has it")
+    method = "aug_pe" if texts else "image_moments" if known.pictures else "independent"
+    cap = policy.run_cap
+    return Options(
+        epsilon=cap.epsilon,  # the guarantee is a plan's; this one has no effect on what is read and kept
+        delta=cap.delta,
+        accept_weak_guarantee="the largest that the policy allows" if cap.epsilon > 10 else None,
+        method=method,  # type: ignore[arg-type]  # accepted with pictures
+        rows=1,  # as the guarantee: none are made here
+        schema=schema,
+        owners=owners,
+        contributions=None if owners is None else policy.max_contributions,
+        **({"text": texts[0], "about": policy.dataset, "expected_units": LEAST_UNITS} if texts else {}),
+        **dialect,
+    )
 
 
 @dataclass(frozen=True)

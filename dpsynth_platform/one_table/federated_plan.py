@@ -174,12 +174,13 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
         contributions=options.contributions,
         rows=1,  # a plan has no number of rows: it is an option of the run
     )
-    source, contract, row, _ = declared_run(schema_of(columns).empty_table(), of_table, pictures=True)
+    read, _ = declared_run(schema_of(columns).empty_table(), of_table, pictures=True)
+    source, contract = read.source, read.contract
     if contract.generate.constraints:
         raise ContractError(f"{options.schema}: constraints: given; accepted in a federated run: none")
     if other := [name for name, plain in source.names.items() if name != plain]:
         raise _refused_name(options, other[0])
-    named, schema = contract.model_copy(update={"dataset": options.dataset}), with_row(source.own_schema, row)
+    named, schema = contract.model_copy(update={"dataset": options.dataset}), with_row(source.own_schema, read.row)
     terms: dict[str, Any] = {name: getattr(options, name) for name in _TERMS} | {"participants": roster.names}
     try:
         if of_pictures is not None:

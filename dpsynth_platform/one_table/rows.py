@@ -27,7 +27,7 @@ from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.one_table.declaration import in_options
 from dpsynth_platform.one_table.place import BOUNDED
-from dpsynth_platform.one_table.task import Task
+from dpsynth_platform.one_table.task import Reading
 from dpsynth_platform.scrub.fingerprints import (
     FINGERPRINT_DTYPE,
     OWNER_COLUMN,
@@ -44,7 +44,7 @@ _VISIBLE = r"[^\p{C}\p{Z}]"
 """Neither a blank nor a control character, such as NUL or a space without width."""
 
 
-def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
+def bounded_rows(task: Reading, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
     """A Delta table below `work` with at most b rows of each owner, and the owners; all rows and no owner without ids.
 
     Raises:
@@ -67,7 +67,7 @@ def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tu
     return work / BOUNDED, participants
 
 
-def _all_rows(task: Task, work: Path, progress: Progress, check: Callable[[], None]) -> Fingerprints:
+def _all_rows(task: Reading, work: Path, progress: Progress, check: Callable[[], None]) -> Fingerprints:
     """Writes the modelled columns of all rows, each its own unit; returns no owners."""
     contract = scrubbed_contract(task.contract)
     schema = pa.schema([item for item in task.readable if item.name in contract.modelled])
@@ -80,7 +80,7 @@ def _all_rows(task: Task, work: Path, progress: Progress, check: Callable[[], No
     return np.empty(0, FINGERPRINT_DTYPE)
 
 
-def _owned_rows(task: Task, vault: Vault, work: Path, progress: Progress, check: Callable[[], None]) -> Fingerprints:
+def _owned_rows(task: Reading, vault: Vault, work: Path, progress: Progress, check: Callable[[], None]) -> Fingerprints:
     """Writes at most b rows of each owner; returns the owners' fingerprints."""
     from dpsynth_platform.bounding.single_owner import write_bounded
 
@@ -126,7 +126,7 @@ def _with_ids(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
         yield pa.RecordBatch.from_arrays([*batch.columns, ids], schema=schema)
 
 
-def _with_some_text(task: Task, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _with_some_text(task: Reading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same batches. Raises `SourceError` after the last one if a text is to be written, and no row has one."""
     column = task.contract.text_column
     found = column is None

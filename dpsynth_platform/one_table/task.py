@@ -156,18 +156,37 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Task:
-    """The public facts of one run.
+class Reading:
+    """What is read of one table, and how: its public facts without a plan.
 
     Attributes:
         row: name of the column of row ids, where each row is its own unit; no output contains it.
-        not_covered: the statement's text about domains read from the data; empty: there are none.
     """
 
     options: Options
     source: Source
     contract: DataContract
     row: str | None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The source's names of the released columns, by the contract's names."""
+        return {plain: given for given, plain in self.source.names.items()}
+
+    @property
+    def readable(self) -> pa.Schema:
+        """The columns that are read from the source."""
+        return readable_schema(self.contract, self.source, None)
+
+
+@dataclass(frozen=True)
+class Task(Reading):
+    """The public facts of one run.
+
+    Attributes:
+        not_covered: the statement's text about domains read from the data; empty: there are none.
+    """
+
     plan: SealedPlan
     not_covered: str
 
@@ -177,22 +196,12 @@ class Task:
         return self.contract.generate.answers
 
     @property
-    def given(self) -> dict[str, str]:
-        """The source's names of the released columns, by the contract's names."""
-        return {plain: given for given, plain in self.source.names.items()}
-
-    @property
     def released(self) -> pa.Schema:
         """The columns of the synthetic table, or of the answers, by the source's names."""
         schema = ReleaseSchema.from_json(self.plan.release).schema
         if self.answers:
             return pa.schema([item.with_name(self.given.get(item.name, item.name)) for item in schema])
         return pa.schema([item.with_name(self.given[item.name]) for item in schema if item.name in self.given])
-
-    @property
-    def readable(self) -> pa.Schema:
-        """The columns that are read from the source."""
-        return readable_schema(self.contract, self.source, None)
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -252,18 +261,16 @@ class Task:
         return [keyed_name(secret, "run", canonical_digest(content)) for content in contents]
 
 
-def task_of(table: Path | pa.Table, options: Options, *, pictures: bool = False) -> Task:
+def task_of(table: Path | pa.Table, options: Options) -> Task:
     """The run of these options. Reads no row, unless domains are assumed.
-
-    Args:
-        pictures: as in `read_declared`.
 
     Raises:
         ContractError: options or declarations are invalid, or a declaration is missing.
         SourceError: the table cannot be read, or has other columns or types than declared.
         AccountingError: no noise scale meets the guarantee.
     """
-    source, contract, row, missing = declared_run(table, options, pictures=pictures)
+    read, missing = declared_run(table, options)
+    source, contract, row = read.source, read.contract, read.row
     with declaration.in_options({plain: given for given, plain in source.names.items()}):
         plan = plan_release(contract, with_row(source.own_schema, row), None)
     return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
@@ -271,8 +278,11 @@ def task_of(table: Path | pa.Table, options: Options, *, pictures: bool = False)
 
 def declared_run(
     table: Path | pa.Table, options: Options, *, pictures: bool = False
-) -> tuple[Source, DataContract, str | None, list[str]]:
-    """Source, contract, name of the column of row ids, and columns of assumed domains: a run before it is planned.
+) -> tuple[Reading, list[str]]:
+    """A run before it is planned, and columns of assumed domains.
+
+    Args:
+        pictures: as in `read_declared`.
 
     Loads no model. Raises as `task_of`, without `AccountingError`.
     """
@@ -316,7 +326,7 @@ def declared_run(
         if options.target is not None and options.target not in modelled:
             raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
         check_source_schema(scrubbed_contract(contract), readable_schema(contract, source, row))
-    return source, contract, row, missing
+    return Reading(options, source, contract, row), missing
 
 
 def _privacy(options: Options, owner: str) -> dict[str, Any]:

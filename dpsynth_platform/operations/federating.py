@@ -254,6 +254,7 @@ def _auditor(
         ledger = Ledger(embedded_ledger(work))
         joining = read_canaries(canaries.directory / "table").joining
         layout = None if contract.image_column is None else ImageLayout.of(contract)
-        yield Node(Participant(policy, ledger, joining, planned_domain(contract), layout), key, report=report)
+        texts = [] if contract.text_column is None else [contract.text_column]
+        yield Node(Participant(policy, ledger, joining, planned_domain(contract), layout, texts), key, report=report)
     finally:
         shutil.rmtree(work, ignore_errors=True)

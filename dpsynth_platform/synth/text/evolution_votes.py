@@ -15,7 +15,7 @@ histogram by that owner's own votes, which `scaled` limits to the length of one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.evolution.votes import NOBODY, VotingRecords
@@ -32,6 +32,9 @@ from dpsynth_platform.synth.text.embeddings import REMEMBERED_TEXTS
 from dpsynth_platform.synth.text.examples import bounded_columns
 from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import Features, PrivateText, TextEncoder
+
+FEATURES_COLUMN = "_features"
+"""Of a bounded table on disk: the features of its text, where these were computed before (`write_features`)."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ def read_voters(
 ) -> Voters:
     """The voters of a bounded table, on disk or in memory: milliseconds for each uncached text, 1.5 KB for each record.
 
+    A table of `write_features` has its features.
+
     Args:
         layout: has the text column (its first field) and the conditions.
         groups: the group of the conditions' values. A record with other values, or without a text, does not vote,
@@ -82,7 +87,8 @@ def read_voters(
     conditions = [condition.column for condition in layout.conditions]
     names = [*conditions, layout.fields[0], *owned]
     held = bounded if isinstance(bounded, pa.Table) else None
-    bounded_columns(bounded if held is None else held.schema, names)
+    if FEATURES_COLUMN in bounded_columns(bounded if held is None else held.schema, names):
+        names.append(FEATURES_COLUMN)
     features_of = lru_cache(maxsize=REMEMBERED_TEXTS)(lambda text: text.features(encoder))
     features: list[Features] = []
     found: list[int] = []
@@ -92,11 +98,12 @@ def read_voters(
         texts = map(PrivateText, batch.column(layout.fields[0]).to_pylist())
         records = batch.select(conditions).to_pylist() if conditions else [{}] * batch.num_rows
         owner_of = batch.column(OWNER_COLUMN).to_pylist() if by_owner else [""] * batch.num_rows
-        for text, record, owner in zip(texts, records, owner_of, strict=True):
+        known = _kept_features(batch) if FEATURES_COLUMN in names else [None] * batch.num_rows
+        for text, record, owner, own in zip(texts, records, owner_of, known, strict=True):
             given = layout.given(record)
             group = NOBODY if given is None or text.is_blank else groups.get(given, NOBODY)
             if group != NOBODY:
-                features.append(features_of(text))
+                features.append(features_of(text) if own is None else own)
                 found.append(group)
                 owners.append(numbers.setdefault(owner, len(numbers)))
     return Voters(
@@ -105,3 +112,29 @@ def read_voters(
         np.array(owners, dtype=np.int64) if by_owner else None,
         nearest,
     )
+
+
+def write_features(bounded: Path, column: str, encoder: TextEncoder, place: Path) -> Path:
+    """A copy of a bounded Delta table with the features of a text column: milliseconds for each text.
+
+    They are as sensitive as the texts.
+
+    Raises:
+        StaleInput: the table lacks the column.
+    """
+    bounded_columns(bounded, [column])
+    schema = table_schema(bounded).append(pa.field(FEATURES_COLUMN, pa.list_(pa.float32())))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in read_table(bounded):
+            found = [PrivateText(text).features(encoder) for text in batch.column(column).to_pylist()]
+            yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(found, schema[-1].type)], schema=schema)
+
+    write_table(place, schema, batches())
+    return place
+
+
+def _kept_features(batch: pa.RecordBatch) -> Features:
+    """Shape (rows, features)."""
+    found = batch.column(FEATURES_COLUMN).flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(found, dtype=np.float32).reshape(batch.num_rows, -1 if batch.num_rows else 0)

@@ -78,10 +78,10 @@ def plan(
         int | None, typer.Option(help="The most rows of each owner that a participant uses; with --owners.")
     ] = None,
     method: Annotated[
-        Literal["mst", "aim", "independent", "image_moments", "image_pe"],
+        Literal["mst", "aim", "independent", "image_moments", "image_pe", "aug_pe"],
         typer.Option(
             help="The generator: mst, aim (chooses among noisy tables of all pairs) or independent; image_moments, or "
-            "image_pe (candidates evolve by votes), for pictures."
+            "image_pe (candidates evolve by votes), for pictures; aug_pe (the same), for texts."
         ),
     ] = "mst",
     colluders: Annotated[
@@ -91,6 +91,18 @@ def plan(
     silos: Annotated[
         int, typer.Option(help="In so many participants' rows one person may be: the guarantee is for all.", min=1)
     ] = 1,
+    text: Annotated[str | None, typer.Option(help="The column of texts, with aug_pe.")] = None,
+    about: Annotated[
+        str | None, typer.Option(help="What the texts are, in public words from which candidates are written.")
+    ] = None,
+    base_model: Annotated[
+        str | None,
+        typer.Option(help="The language model here that writes candidates, by name or path; default: the bundled one."),
+    ] = None,
+    public: Annotated[
+        Path | None, typer.Option(help="A public table here whose texts are the first candidates; with --public-why.")
+    ] = None,
+    public_why: Annotated[str | None, typer.Option(help="Why it is public; it stands in the statement.")] = None,
 ) -> None:
     """Seals the plan of a federated run, from public declarations alone, and says what it promises against whom."""
     from dpsynth_platform.foundation.storage import write_durably
@@ -111,6 +123,11 @@ def plan(
         colluders=colluders,
         most_records=most_records,
         silos=silos,
+        text=text,
+        about=about,
+        base_model=base_model,
+        public=public,
+        public_why=public_why,
     )
     made = federated_plan(options, read_roster(participants))
     try:
@@ -181,8 +198,8 @@ def run(
 
 def _show(output: TerminalOutput, made: FederatedPlan) -> None:
     from dpsynth_platform.one_table.federated_plan import (
-        pictures_in_words,
         protections_in_words,
+        read_in_words,
         table_of_rounds,
         terms_in_words,
     )
@@ -194,7 +211,7 @@ def _show(output: TerminalOutput, made: FederatedPlan) -> None:
         f"participants: {', '.join(terms.participants)}; at least {terms.minimum} finish each round, of whom "
         f"{terms.colluders} may be curious together"
     )
-    for line in pictures_in_words(made):
+    for line in read_in_words(made):
         output.print(line)
     header = ("round", "what is summed", "tables", "numbers, at most", "noise of each (standard deviation, records)")
     output.table(header, list(table_of_rounds(made)))

@@ -140,7 +140,7 @@ def node_approve(
 def _show(output: TerminalOutput, plan: FederatedPlan) -> None:
     from dpsynth_platform.contracts.federation import AUDITOR
     from dpsynth_platform.foundation.figures import number_of
-    from dpsynth_platform.one_table.federated_plan import pictures_in_words
+    from dpsynth_platform.one_table.federated_plan import read_in_words
 
     terms, guarantee = plan.terms, plan.guarantee
     besides = f" ({AUDITOR} of the coordinator among them)" if AUDITOR in terms.participants else ""
@@ -159,5 +159,5 @@ def _show(output: TerminalOutput, plan: FederatedPlan) -> None:
             ("rounds", ", ".join(f"{name} ({number} tables)" if number > 1 else name for name, number in plan.rounds)),
         ],
     )
-    for line in pictures_in_words(plan):
+    for line in read_in_words(plan):
         output.print(line)

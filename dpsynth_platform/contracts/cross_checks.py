@@ -486,6 +486,8 @@ class Parts:
                 yield f"columns: {name!r} {where}; accepted: letters, digits, _ and -, a letter first"
             elif column is not None and column.type == "text" and name != written:
                 yield f"columns.{name}: text {where}; accepted: ignore: true, or the text of method aug_pe"
+            elif column is not None and column.type == "text" and column.pii != "replace":
+                yield f"columns.{name}.pii: {column.pii!r} {where}; accepted: none: participants scrub their own texts"
             elif column is not None and column.type == "categorical" and column.most_learned is not None:
                 yield f"columns.{name}.values: learned {where}; accepted: a list, the same at all participants"
 

@@ -13,7 +13,9 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.federation import Federation
 from dpsynth_platform.foundation.errors import AccountingError, ContractError
 from dpsynth_platform.foundation.figures import number_of
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.sources.source import schema_of
+from dpsynth_platform.synth.guarded_sources import check_public_table
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.planning import check_plan
 
@@ -40,7 +42,8 @@ def plan_of_contract(contract: DataContract) -> SealedPlan:
     """The plan of a contract with `source.federation`, calibrated and sealed from public declarations alone.
 
     Raises:
-        ContractError: the method or a declaration needs what a federated run does not have.
+        ContractError: the method or a declaration needs what a federated run does not have, or the public table is
+            guarded.
         ConfigurationError: this machine lacks what makes candidates.
         AccountingError: no noise meets the guarantee, or messages would be too long.
     """
@@ -49,6 +52,7 @@ def plan_of_contract(contract: DataContract) -> SealedPlan:
     federation, method, schema = contract.source.federation, contract.generate.method, schema_of(contract)
     if federation is None:
         raise ContractError(f"{contract.dataset}: source.federation: none; accepted: one")
+    check_public_table(Settings.from_environment(), contract)
     try:
         made = plan_for(contract, schema, **terms_of(federation)).sealed
     except AccountingError as error:

@@ -34,7 +34,9 @@ def plan_for(contract: DataContract, schema: pa.Schema, **terms: Any) -> Federat
         AccountingError: a value is impossible, no noise meets the guarantee, or messages would be too long.
     """
     method = contract.generate.method
-    kinds = {name: kind for kind in (PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan) for name in kind.METHODS}
+    kinds = {
+        name: kind for kind in (PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan) for name in kind.METHODS
+    }
     if method in kinds:
         return kinds[method].of(contract, schema, **terms)
     return MarginalsPlan.of(contract, schema, method=method, **terms)

@@ -231,7 +231,9 @@ def _options(
     Raises:
         ContractError: both, several texts, or settings that are the coordinator's.
     """
-    texts = [name for name, column in known.columns.items() if isinstance(column, TextColumn) and name in policy.columns]
+    texts = [
+        name for name, column in known.columns.items() if isinstance(column, TextColumn) and name in policy.columns
+    ]
     if not set(policy.methods) & set(TextEvolutionPlan.METHODS):
         texts = []
     if len(texts) > 1 or (texts and known.pictures):
@@ -254,7 +256,9 @@ def _options(
         schema=schema,
         owners=owners,
         contributions=None if owners is None else policy.max_contributions,
-        **({"text": texts[0], "about": policy.dataset, "expected_units": LEAST_UNITS} if texts else {}),
+        text=texts[0] if texts else None,
+        about=policy.dataset if texts else None,  # words and units, too, are a plan's
+        expected_units=LEAST_UNITS,
         **dialect,
     )
 

@@ -17,14 +17,15 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dpsynth_platform.contracts.base import FamilyName, Name, Part
 from dpsynth_platform.contracts.columns import CategoricalColumn, IdentifierColumn, IgnoredColumn
-from dpsynth_platform.contracts.federation import AUDITOR, FEDERATED_COLUMN
+from dpsynth_platform.contracts.federation import AUDITOR, FEDERATED_COLUMN, FEDERATED_METHODS
+from dpsynth_platform.contracts.methods import IMAGE_METHODS, TEXT_METHODS
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.contracts.validation import validated
-from dpsynth_platform.federation.marginals import MarginalsPlan
-from dpsynth_platform.federation.mechanisms import OF_PICTURES, plan_of
+from dpsynth_platform.federation.mechanisms import plan_for, plan_of
 from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
 from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
 from dpsynth_platform.federation.rounds import Roster
+from dpsynth_platform.federation.text_evolution import TextEvolutionPlan
 from dpsynth_platform.federation.trust import protections
 from dpsynth_platform.foundation.errors import (
     AccountingError,
@@ -34,12 +35,14 @@ from dpsynth_platform.foundation.errors import (
     file_problem,
 )
 from dpsynth_platform.foundation.figures import number_of, rounded
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.one_table.declaration import read_declared
 from dpsynth_platform.one_table.task import Options, declared_run
 from dpsynth_platform.privacy import federated_words
 from dpsynth_platform.privacy.federated_words import FederatedTerms, ProtectionInWords
 from dpsynth_platform.sources.declared_rows import with_row
+from dpsynth_platform.synth.guarded_sources import check_public_table
 from dpsynth_platform.synth.mock import schema_of
 
 _PURPOSES = {
@@ -87,6 +90,8 @@ class FederatedOptions:
         colluders: so many participants may be curious together, also with the coordinator.
         most_records: the most records of a participant that are counted in one cell.
         silos: k, the most participants that one person is in.
+        text: the column of texts, for `aug_pe`; what is voted for stands below `text:` in the schema file.
+        about, base_model, public, public_why: what the candidates are and are made of, as in `task.Options`.
     """
 
     schema: Path
@@ -101,6 +106,11 @@ class FederatedOptions:
     method: str = "mst"
     colluders: int = 1
     silos: int = 1
+    text: str | None = None
+    about: str | None = None
+    base_model: str | None = None
+    public: Path | None = None
+    public_why: str | None = None
 
 
 def read_roster(path: Path) -> Roster:
@@ -142,13 +152,17 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
             f"--most-records {options.most_records}: {most} records in a cell of all participants, fewer than "
             f"--expected-units, so that counts would be clipped; accepted: for example {options.expected_units}"
         )
-    known, of_pictures = read_declared(options.schema, None, pictures=True), OF_PICTURES.get(options.method)
-    if known.pictures != (of_pictures is not None):
+    known, of_pictures = read_declared(options.schema, None, pictures=True), options.method in IMAGE_METHODS
+    if known.pictures != of_pictures:
         has, without = ("without a", ", or another method") if of_pictures else ("with a", ", or ignore: true for it")
+        methods = [name for name in FEDERATED_METHODS if name in IMAGE_METHODS]
         raise ContractError(
             f"--method {options.method!r} {has} column of type image in {options.schema}; accepted: "
-            f"{', '.join(OF_PICTURES)} with one{without}"
+            f"{', '.join(methods)} with one{without}"
         )
+    if (options.text is None) == (options.method in TEXT_METHODS):
+        has = "without" if options.text is None else "with"
+        raise ContractError(f"--method {options.method!r} {has} --text; accepted: aug_pe with the column of texts")
     columns = {
         name: IdentifierColumn(type="identifier") if isinstance(item, IgnoredColumn) else item
         for name, item in known.columns.items()
@@ -172,6 +186,7 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
         schema=options.schema,
         owners=options.owners,
         contributions=options.contributions,
+        **{name: getattr(options, name) for name in _OF_TEXTS},
         rows=1,  # a plan has no number of rows: it is an option of the run
     )
     read, _ = declared_run(schema_of(columns).empty_table(), of_table, pictures=True)
@@ -183,15 +198,15 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     named, schema = contract.model_copy(update={"dataset": options.dataset}), with_row(source.own_schema, read.row)
     terms: dict[str, Any] = {name: getattr(options, name) for name in _TERMS} | {"participants": roster.names}
     try:
-        if of_pictures is not None:
-            return of_pictures.of(named, schema, **terms)
-        return MarginalsPlan.of(named, schema, method=options.method, **terms)
+        check_public_table(Settings.from_environment(), named)
+        return plan_for(named, schema, **terms)
     except AccountingError as error:
         problem = str(error)
     raise AccountingError(_OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", problem))
 
 
 _TERMS = ("minimum", "colluders", "most_records", "silos")
+_OF_TEXTS = ("text", "about", "base_model", "public", "public_why")
 
 
 def _refused_name(options: FederatedOptions, name: str) -> ContractError:
@@ -242,8 +257,15 @@ def rounds_shown(plan: FederatedPlan) -> list[RoundShown]:
 
 
 def terms_in_words(plan: FederatedPlan) -> FederatedTerms:
-    """The terms of a plan for sentences about it; the foundation of candidate pictures among them."""
-    terms = plan.terms
+    """The terms of a plan for sentences about it; what makes candidates among them."""
+    terms, foundation = plan.terms, None
+    if isinstance(plan, PictureEvolutionPlan):
+        foundation = plan.parameters.foundation.kind
+    elif isinstance(plan, TextEvolutionPlan):
+        made = plan.parameters
+        foundation = federated_words.writer_in_words(
+            made.base_model, asks_model=made.asks_model, public=made.public is not None
+        )
     return FederatedTerms(
         names=terms.participants,
         unit=plan.guarantee.unit,
@@ -253,7 +275,8 @@ def terms_in_words(plan: FederatedPlan) -> FederatedTerms:
         most_records=terms.most_records,
         max_contributions=terms.max_contributions,
         pictures=plan.pictures is not None,
-        foundation=plan.parameters.foundation.kind if isinstance(plan, PictureEvolutionPlan) else None,
+        texts=isinstance(plan, TextEvolutionPlan),
+        foundation=foundation,
     )
 
 
@@ -274,6 +297,7 @@ def plan_shown(plan: FederatedPlan) -> dict[str, Any]:
         "method": plan.sealed.method,
         "columns": list(plan.reads),
         "pictures": None if plan.pictures is None else asdict(plan.pictures),
+        "text": plan.text_column if isinstance(plan, TextEvolutionPlan) else None,
         "participants": plan.terms.participants,
         **{name: getattr(plan.terms, name) for name in _SHOWN},
         "rounds": [asdict(item) for item in rounds_shown(plan)],
@@ -286,9 +310,12 @@ def plan_shown(plan: FederatedPlan) -> dict[str, Any]:
 _SHOWN = ("minimum", "colluders", "most_records", "max_contributions", "silos")
 
 
-def pictures_in_words(plan: FederatedPlan) -> list[str]:
-    """Which pictures a run reads; nothing where it reads none."""
+def read_in_words(plan: FederatedPlan) -> list[str]:
+    """Which pictures or texts a run reads; nothing where it reads none."""
     layout = plan.pictures
+    if isinstance(plan, TextEvolutionPlan):
+        by = ", ".join(condition.column for condition in plan.conditions)
+        return [f"Texts in {plan.text_column}{f', by {by}' if by else ''}, which vote for candidates."]
     if layout is None:
         return []
     height, width, channels = layout.form.shape

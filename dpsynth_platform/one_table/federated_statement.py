@@ -16,9 +16,9 @@ from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.foundation.markdown import cell
 from dpsynth_platform.one_table.assumed import empty_in_words
 from dpsynth_platform.one_table.federated_plan import (
-    pictures_in_words,
     plan_shown,
     protections_in_words,
+    read_in_words,
     rounds_shown,
     terms_in_words,
 )
@@ -79,7 +79,7 @@ class FederatedStatement:
         return [
             f"Made by the method {sealed.method} for the dataset {sealed.dataset}: {' and '.join(parts)} in "
             f"{number_of(len(rounds), 'round')}, each with Skellam noise; only sums of all who finished were opened.",
-            *pictures_in_words(self.plan),
+            *read_in_words(self.plan),
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             f"This table: {number_of(self.rows, 'synthetic row')}.",
             *([filled_in_words(filled, self.plan.domain.nullable)] if filled else []),

@@ -276,9 +276,7 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
     return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
 
 
-def declared_run(
-    table: Path | pa.Table, options: Options, *, pictures: bool = False
-) -> tuple[Reading, list[str]]:
+def declared_run(table: Path | pa.Table, options: Options, *, pictures: bool = False) -> tuple[Reading, list[str]]:
     """A run before it is planned, and columns of assumed domains.
 
     Args:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 
 ALWAYS_NOT_COVERED = (
@@ -29,17 +30,22 @@ _OF_PICTURES = (
     "Rows without a readable picture of the declared form: each participant leaves them out, and its node does not "
     "come up where hardly any row has one.",
 )
+_OF_TEXTS = (
+    "What texts say: each participant replaces personal data in its own texts by rules of its own, best effort, before "
+    "they vote. The guarantee does not rest on it, and nothing else bounds what the table can tell of one unit. People "
+    "of whom the texts of several units tell are no unit and have no guarantee of their own.",
+)
 _OF_THE_AUDIT = (
     "What the audit does not try: it attacks what all see, sums with the noise of everybody who finished. Those who "
     "know shares of the noise see sums with less, as the guarantee counts them.",
 )
 _UNAUDITED = (
-    "An audit and a review: no attack was run on the model, and no person looked at the pictures before they were "
-    "written.",
+    "An audit and a review: no attack was run on the model, and no person looked at the {what} before they were "
+    "written."
 )
 _OF_CANDIDATES = (
-    "What made the candidates, at the coordinator (foundation: {kind}): it is public as the plan declares, and whom it "
-    "shows has no guarantee."
+    "What made the candidates, at the coordinator (foundation: {kind}): it is public as the plan declares, and people "
+    "whom it shows or names have no guarantee."
 )
 
 
@@ -51,8 +57,8 @@ class FederatedTerms:
         names: of the participants.
         minimum, colluders, silos, most_records, max_contributions: as in a plan.
         auditor: whether the coordinator has a participant of its own, whose rows are canaries.
-        pictures: whether pictures are read.
-        foundation: what makes candidate pictures; None where they do not evolve.
+        pictures, texts: whether any are read.
+        foundation: what makes candidate pictures or texts; None where none evolve.
     """
 
     names: Sequence[str]
@@ -64,6 +70,7 @@ class FederatedTerms:
     max_contributions: int
     auditor: bool = False
     pictures: bool = False
+    texts: bool = False
     foundation: str | None = None
 
     @classmethod
@@ -72,7 +79,14 @@ class FederatedTerms:
         federation = contract.source.federation
         if federation is None:
             return None
-        image = contract.generate.image
+        image, text = contract.generate.image, contract.generate.text
+        foundation: str | None = None if image is None or image.evolution is None else image.evolution.foundation
+        if text is not None and text.evolution is not None:
+            foundation = writer_in_words(
+                str(contract.generate.base_model or ""),
+                asks_model=not contract.generate.asks_no_model,
+                public=contract.generate.public is not None,
+            )
         return cls(
             names=sorted(federation.participants),
             unit=contract.privacy.unit,
@@ -83,7 +97,8 @@ class FederatedTerms:
             max_contributions=contract.privacy.max_contributions,
             auditor=True,
             pictures=image is not None,
-            foundation=None if image is None or image.evolution is None else image.evolution.foundation,
+            texts=text is not None,
+            foundation=foundation,
         )
 
     @property
@@ -97,6 +112,12 @@ class FederatedTerms:
     @property
     def each(self) -> str:
         return number_of(self.max_contributions, "record")
+
+
+def writer_in_words(model: str, *, asks_model: bool, public: bool) -> str:
+    """What makes candidate texts: a language model, texts of a public table, or both."""
+    made = [f"the language model {published_name(model)}"] if asks_model else []
+    return " and ".join([*made, *(["a public table of texts"] if public else [])])
 
 
 @dataclass(frozen=True)
@@ -161,11 +182,11 @@ def units(terms: FederatedTerms) -> list[str]:
 
 def not_covered(terms: FederatedTerms) -> list[str]:
     """What no noise of a run protects."""
-    found = [*ALWAYS_NOT_COVERED, *(_OF_PICTURES if terms.pictures else ())]
+    found = [*ALWAYS_NOT_COVERED, *(_OF_PICTURES if terms.pictures else ()), *(_OF_TEXTS if terms.texts else ())]
     if terms.auditor:
         found += _OF_THE_AUDIT
-    elif terms.pictures:
-        found += _UNAUDITED
+    elif terms.pictures or terms.texts:
+        found.append(_UNAUDITED.format(what="pictures" if terms.pictures else "texts"))
     if terms.foundation is not None:
         found.append(_OF_CANDIDATES.format(kind=terms.foundation))
     return found
@@ -178,7 +199,9 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
         if terms.auditor
         else ""
     )
-    pictures = ", and clips what the pictures of one unit add to a sum." if terms.pictures else "."
+    own = ", and clips what the pictures of one unit add to a sum." if terms.pictures else "."
+    if terms.texts:
+        own = ", and limits what the votes of one unit's texts add to a sum."
     found = (
         (
             f"No more than {terms.colluders} of the participants are curious together, also with the coordinator. So "
@@ -211,7 +234,7 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
         (
             f"No unit has more than {terms.each} in the rows that a participant counts.",
             "as declared",
-            f"Each participant bounds its own rows{pictures}",
+            f"Each participant bounds its own rows{own}",
         ),
         (
             f"No unit is in the rows of more than {number_of(terms.silos, 'participant')}, and has one owner id in "
@@ -223,7 +246,8 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
             "Domains, bins, bounds and numbers of participants are public.",
             "as declared",
             "All participants declare the same. Values outside are clamped or counted as missing. One participant's "
-            f"count of a cell, or sum of pictures, is at most that of {terms.most_records} records (most records); "
+            f"count of a cell, sum of pictures or votes for a candidate are at most those of {terms.most_records} "
+            "records (most records); "
             "larger ones are clipped.",
         ),
         (

@@ -453,6 +453,8 @@ def _not_covered_of(
     """As `_not_covered`, where rows stay with participants. A reviewer sees no row, and no comparison with one."""
     yield from federated_words.not_covered(terms)
     yield from _public_pictures_of(contract)
+    if (rows := contract.generate.public) is not None:
+        yield of_public_rows(rows, candidates=True)
     yield from _endpoint_of(contract)
     yield _text("not_covered", "times")
     yield from _other_runs(tuning, attempts)

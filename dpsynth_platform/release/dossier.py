@@ -35,7 +35,7 @@ from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE
 from dpsynth_platform.lineage.upstream import Upstream, shortened
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.release.fidelity import fidelity
+from dpsynth_platform.release.fidelity import fidelity, noise_of
 from dpsynth_platform.release.paid import has_canaries, published
 from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
@@ -44,8 +44,7 @@ from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_word
 FORMAT = "dpsynth-dossier/10"
 CANDIDATE = "candidate"
 OF_PARTICIPANTS = (
-    "None here: the rows stay with participants, each of which says by itself what of them a run may read. No column "
-    "of text is read."
+    "None here: the rows stay with participants, each of which says by itself what of them a run may read."
 )
 """Of scrubbing, where the rows are not here."""
 PACKAGES = (
@@ -179,7 +178,8 @@ def build_dossier(
     """The dossier as JSON values. All arguments after `evidence` describe the published tables."""
     comparison = None
     if evidence.measured is not None and profile.fidelity is not None:
-        comparison = fidelity(evidence.measured, profile.fidelity.tables())
+        noise = noise_of(evidence.statement["event"])
+        comparison = fidelity(evidence.measured, profile.fidelity.tables(), noise)
     contract, family = evidence.contract, evidence.family
     return {
         "format": FORMAT,
@@ -312,14 +312,18 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
     """The kinds of scrubbing that the contract declares, without its words, its patterns or any finding."""
     scrub = contract.scrub
     return {
-        "text_columns": {name: column.pii for name, column in contract.columns.items() if column.type == "text"},
+        "text_columns": {
+            name: column.pii
+            for name, column in contract.columns.items()
+            if column.type == "text" and contract.source.federation is None
+        },
         "regenerated_identifiers": [name for name, column in contract.columns.items() if column.type == "identifier"],
         "looked_for": sorted(ENTITY_TYPES) if contract.source.federation is None else [],
         "own_patterns": sorted({pattern.entity for pattern in scrub.patterns}),
         "listed_words_of": sorted(scrub.deny),
         "actions_by_type": dict(scrub.actions),
         "consistent_within": scrub.consistent,
-        "note": OF_PARTICIPANTS
+        "note": f"{OF_PARTICIPANTS} {_texts_of_participants(contract)}"
         if contract.source.federation is not None
         else (
             "Best effort, before the mechanism; the guarantee does not rest on it. "
@@ -339,6 +343,17 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
             + ", and what was found and how often is restricted."
         ),
     }
+
+
+def _texts_of_participants(contract: DataContract) -> str:
+    column = contract.text_column
+    if column is None:
+        return "No column of text is read."
+    return (
+        f"Of each record's text in {column}, a participant takes sentence features, after rules of its own have "
+        "replaced personal data as far as they find any; only sums of votes that follow from them leave it. What is "
+        "published in the column was written without any record."
+    )
 
 
 def bounding_summary(contract: DataContract) -> dict[str, Any]:

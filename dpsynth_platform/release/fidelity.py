@@ -25,12 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, whole_texts
+from dpsynth_platform.privacy.events import SkellamCountsEvent, event_from_json, leaves
 from dpsynth_platform.release.noisy_tables import ROUNDING, faults
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 CONFIDENCE = 0.95
+GAUSSIAN, SKELLAM = "Gaussian, rounded to whole counts", "Skellam, in sums of several participants"
+"""Noise of counts, in words."""
 
 
 class FidelityCounter:
@@ -65,11 +68,18 @@ def columns_of(measured: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(axis["column"] for axis in measured["axes"]))
 
 
-def fidelity(measured: Mapping[str, Any], synthetic: Sequence[Sequence[int]]) -> dict[str, Any]:
+def noise_of(event: Mapping[str, Any]) -> str:
+    """What the noise of the counts is, by the mechanism's event as JSON: bars take it as Gaussian."""
+    kinds = {type(leaf) for leaf, _ in leaves(event_from_json(dict(event)))}
+    return SKELLAM if SkellamCountsEvent in kinds else GAUSSIAN
+
+
+def fidelity(measured: Mapping[str, Any], synthetic: Sequence[Sequence[int]], noise: str = GAUSSIAN) -> dict[str, Any]:
     """The comparison as JSON: every table with its synthetic counts, noise bars and differences.
 
     Args:
         measured: as of `measured_tables`; members that this function computes are replaced.
+        noise: as of `noise_of`.
         synthetic: counts of rows, as of `FidelityCounter.tables`.
     """
     axes = measured["axes"]
@@ -80,7 +90,7 @@ def fidelity(measured: Mapping[str, Any], synthetic: Sequence[Sequence[int]]) ->
         tables.append(shown | {"synthetic": list(counts)} | _compared(shown, counts, axes, first))
     return {
         "unit": measured["unit"],
-        "noise": "Gaussian, rounded to whole counts",
+        "noise": noise,
         "confidence": CONFIDENCE,
         "axes": [dict(axis) for axis in axes],
         "tables": tables,
@@ -179,7 +189,7 @@ def breaches(
         counter = FidelityCounter(published)
         for batch in batches:
             counter.add(batch)
-        again = fidelity(published, counter.tables())
+        again = fidelity(published, counter.tables(), noise_of(event))
     except (pa.ArrowException, LookupError, TypeError, ValueError, ArithmeticError):
         return [(where, "its cells are not those of the table's columns")]
     problems = [

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import random
+import copy
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from federated_cases import NAMES
 from federated_cases import public as public_half
 from node_cases import Sockets, place, public, up  # noqa: F401  (place is a fixture)
+from note_cases import COLUMNS, EVOLVED, by_all, notes
 from seeded_stream import Counted
 from test_federated_line import AUDITOR, CONTRACT, COORDINATOR, Federated, federated, published
 
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.federation import noise
+from dpsynth_platform.federation.contracts import plan_of_contract
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.operations.federating import federation_keys
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.secrets.vault import Vault
 
 pytestmark = pytest.mark.end_to_end
-
-WORDS = {
-    "mail": ["parcel box late open", "team report monday send", "invoice paid bank sum", "flight gate delay seat"],
-    "note": ["milk bread home buy", "fever cough nurse rest", "keys door lock spare", "rain coat wet walk"],
-}
-COLUMNS = {"kind": {"type": "categorical", "values": list(WORDS)}, "body": {"type": "text", "pii": "replace"}}
-SECRET = "zanzibar"
 
 
 @pytest.fixture(autouse=True)
@@ -36,48 +33,58 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "SecureStream", lambda: stream)
 
 
-def texts(people: int, seed: int, marks: str = "") -> pa.Table:
-    """A text of each person, of two kinds and several subjects."""
-    draws, rows = random.Random(seed), []
-    for person in range(people):
-        kind = draws.choice(list(WORDS))
-        words = draws.choices(draws.choice(WORDS[kind]).split(), k=6)
-        rows.append({"person": f"{person:05d}", "kind": kind, "body": " ".join([*words, marks]).strip()})
-    return pa.Table.from_pylist(rows)
-
-
-def run_line(place: Path, **generate: Any) -> tuple[Federated, Any, dict[str, list[str]]]:  # noqa: F811
-    pq.write_table(texts(200, seed=1).drop_columns(["person"]), place / "public.parquet")
+def line_of(place: Path, public_table: Path, **generate: Any) -> Federated:  # noqa: F811
     given = CONTRACT["source"]["federation"] | {"participants": {name: public(place / name) for name in NAMES}}
-    evolved = {"about": "short texts", "population": 8, "variations": 1, "rounds": 2, "ways": ["retrieve"]}
     written = {
         "method": "aug_pe",
         "rows": 30,
-        "public": {"uri": str(place / "public.parquet"), "why": "texts that were made up for tests"},
-        "text": {"column": "body", "given": ["kind"], "max_tokens": 40, "evolution": evolved},
+        "public": {"uri": str(public_table), "why": "texts that were made up for tests"},
+        "text": {"column": "body", "given": ["kind"], "evolution": {"about": "short texts", **EVOLVED}},
     } | generate
     deployment = federated(place, source={"federation": given}, generate=written)
-    deployment.contract["columns"] = {"person": {"type": "identifier"}, **COLUMNS}
-    deployment.contract["privacy"] |= {"max_contributions": 1, "expected_units": 400}
+    deployment.contract["columns"] = {"person": {"type": "identifier"}, **copy.deepcopy(COLUMNS)}
+    deployment.contract["privacy"] |= {"expected_units": 400}
     deployment.write()
-    keys = {name: public_half(key) for name, key in federation_keys(Vault(deployment.settings.vault)).items()}
-    policy = {
-        "dataset": "meals",
-        "methods": ["aug_pe"],
-        "columns": ["kind", "body"],
-        "participants": given["participants"] | {AUDITOR: keys[AUDITOR]},
-        "coordinator": keys[COORDINATOR],
-        "max_contributions": 1,
-    }
-    with up(place, texts(400, seed=2, marks=SECRET), {"columns": COLUMNS}, **dict.fromkeys(NAMES, policy)) as lines:
-        return deployment, deployment.run(Sockets(place)), lines
+    return deployment
 
 
 def test_texts_through_the_whole_line(place: Path) -> None:  # noqa: F811
-    deployment, ran, lines = run_line(place)
-    assert ran.success, (ran.failures, lines)
+    known, mark = notes(200, seed=1), "zanzibar"
+    pq.write_table(known.drop_columns(["person"]), place / "public.parquet")
+    deployment = line_of(place, place / "public.parquet")
+    keys = {name: public_half(key) for name, key in federation_keys(Vault(deployment.settings.vault)).items()}
+    named = {name: public(place / name) for name in NAMES} | {AUDITOR: keys[AUDITOR]}
+    policies = by_all(dataset="meals", participants=named, coordinator=keys[COORDINATOR])
+    with up(place, notes(400, seed=2, mark=mark), {"columns": COLUMNS}, **policies):
+        ran = deployment.run(Sockets(place))
+    assert ran.success, ran.failures
+    assert "ROC AUC of text overlap" in ran.materializations["audit"]
+    kept = [path for path in deployment.settings.home.rglob("*") if path.is_file()]
+    assert kept and not [path for path in kept if mark.encode() in path.read_bytes()]
     folder, dossier = published(deployment)
     assert verification.verify(deployment.settings, str(folder), None).ok
-    import json
-    print(json.dumps(dossier, indent=1)[:200000])
+    statement = dossier["statement"]
+    for words in (
+        "What texts say: each participant replaces personal data in its own texts",
+        "The texts of the public table public.parquet, among which votes choose: declared public",
+        "What made the candidates, at the coordinator (foundation: a public table of texts)",
+    ):
+        assert any(words in sentence for sentence in statement["not_covered"]), words
+    assert any("limits what the votes of one unit's texts add" in item["because"] for item in statement["assumptions"])
+    assert dossier["scrubbing"]["text_columns"] == {}
+    assert "Of each record's text in body, a participant takes sentence features" in dossier["scrubbing"]["note"]
+    assert dossier["fidelity"]["noise"] == "Skellam, in sums of several participants"
     assert dossier["synthetic"]["rows"] == 30
+    released = pq.read_table(next(folder.glob("data/*.parquet")))
+    assert set(released["body"].to_pylist()) <= set(known["body"].to_pylist())
+
+
+def test_a_guarded_table_is_no_public_one_of_texts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Such as a copy of a file in the restricted zone."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(place / "home"))
+    kept = Settings.from_environment().restricted / "texts.parquet"
+    kept.parent.mkdir(mode=0o700, parents=True)
+    pq.write_table(notes(50, seed=1).drop_columns(["person"]), kept)
+    contract = parse_contract(line_of(place, kept).contract, where="test", variables={"DPSYNTH_HOME": str(place)})
+    with pytest.raises(ContractError, match="restricted zone overlap; accepted: a table that is public"):
+        plan_of_contract(contract)

@@ -309,7 +309,8 @@ def declared_run(table: Path | pa.Table, options: Options, *, pictures: bool = F
     if missing:
         declared |= assumed.assumed_columns(source, missing)
         source = open_source(table, declared, options.dialect, named)
-    if options.public is not None:
+    elsewhere = isinstance(table, pa.Table) and not table.num_rows  # as for a federated plan
+    if options.public is not None and not elsewhere:
         check_apart(options.public, source, declared)
     columns = declaration.complete(source, declared, options.owners)
     row = None if options.owners is not None else declaration.row_column(source)

@@ -39,6 +39,10 @@ def contract_of(**changes: Any) -> Any:
 
 
 FEDERATION = "source.federation."
+TEXTS = {
+    "columns.note": {"type": "text"},
+    "generate": {"method": "aug_pe", "rows": 30, "text": {"column": "note", "evolution": {"about": "short notes"}}},
+}
 
 
 @pytest.mark.parametrize(
@@ -86,6 +90,19 @@ FEDERATION = "source.federation."
             "privacy.owner_normalization: declared with source.federation; accepted: none",
         ),
         ({"columns.note": {"type": "text", "pii": "drop"}}, "columns.note: text with source.federation; accepted: ig"),
+        (
+            {**TEXTS, "generate.text.resample": {"by": "labels"}},
+            "generate.text.resample: declared with source.federation",
+        ),
+        (
+            {**TEXTS, "columns.note.pii": "mask"},
+            "columns.note.pii: 'mask' with source.federation; accepted: none: partic",
+        ),
+        (
+            {**TEXTS, "columns.more": {"type": "text"}},
+            "columns.more: text with source.federation; accepted: ignore: true",
+        ),
+        ({**TEXTS, "generate.training": {"steps": 5}}, "generate.training"),
         ({"columns.my name": {"type": "boolean"}}, "columns: 'my name' with source.federation; accepted: letters"),
         (
             {"columns.drink": {"type": "categorical", "values": "learned"}},

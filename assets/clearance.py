@@ -6,6 +6,7 @@ depend on public facts only; overlaps with earlier runs are counted into a file 
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from dpsynth_platform.operations.roles import Role, roles_of
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import Fingerprints, read_fingerprints
 from dpsynth_platform.synth import planning
-from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.interface import Generator, generator
 
 
 def body(step: StepContext) -> Outcome:
@@ -88,8 +89,8 @@ def _active_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | Non
     if entry is None or entry.state in ("void", "reserved") or step.spend_again == entry.entry_id:
         return None  # reserving again returns a valid reservation, and replaces an expired one
     directory = step.storage.location(step.place, role.step) / entry.entry_id
-    method, here = generator(raw.facts["method"]), step.contract.source.federation is None
-    if method.is_complete(directory) or (here and entry.state == "started" and method.can_resume(directory)):
+    method = generator(raw.facts["method"])
+    if method.is_complete(directory) or (entry.state == "started" and _can_continue(step, entry, method, directory)):
         return entry
     if entry.state == "spent":
         raise SpendRepeated(
@@ -97,6 +98,15 @@ def _active_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | Non
             "completed model; a new version of the source, or a changed contract, is a new run with its own cost"
         )
     raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
+
+
+def _can_continue(step: StepContext, entry: Entry, method: Generator, directory: Path) -> bool:
+    """Whether what an entry has paid for goes on where it was interrupted."""
+    if step.contract.source.federation is None:
+        return method.can_resume(directory)
+    from dpsynth_platform.operations.federating import exchanges_of
+
+    return exchanges_of(step, directory).begun(entry.plan_digest) is not None
 
 
 def _reserve(

@@ -37,7 +37,7 @@ from dpsynth_platform.federation.masks import framed
 from dpsynth_platform.federation.participants import Participant, Run
 from dpsynth_platform.federation.plans import SIGNATURE_BYTES, FederatedPlan, Round
 from dpsynth_platform.federation.rounds import AGGREGATOR, Roster, is_name
-from dpsynth_platform.federation.secure_sum import Link, Member, run_sum
+from dpsynth_platform.federation.secure_sum import Draws, Link, Member, run_sum
 from dpsynth_platform.federation.sums import Whole
 from dpsynth_platform.foundation.errors import (
     ConfigurationError,
@@ -50,6 +50,7 @@ from dpsynth_platform.foundation.errors import (
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.signature import is_valid, sign
+from dpsynth_platform.synth.evolution.journal import FILE_NAME
 
 PROPOSE, START, SUM, COMPLETE, WITHDRAW = "propose", "start", "sum", "complete", "withdraw"
 LABEL = b"dpsynth-run-2"
@@ -66,6 +67,7 @@ class Node:
         approve: raises `GrantRefused` unless a person approves the run; called once its policy allows the plan.
         report: called with a line on what was done.
         started, completed: called with a run's name once it is paid for, and once it is complete; never raise.
+        draws: of its secrets and noise.
     """
 
     participant: Participant
@@ -74,8 +76,10 @@ class Node:
     report: Callable[[str], None] = lambda line: None
     started: Callable[[str, Run], None] = lambda run_id, run: None
     completed: Callable[[str], None] = lambda run_id: None
+    draws: Draws = field(default_factory=Draws)
     _runs: dict[str, Run] = field(default_factory=dict, repr=False)
     _member: tuple[str, Member] | None = field(default=None, repr=False)
+    _last: tuple[bytes, bytes] = field(default=(b"", b""), repr=False)  # digest of a message, and the reply to it
 
     def __post_init__(self) -> None:
         policy = self.participant.policy
@@ -88,14 +92,19 @@ class Node:
             )
 
     def answer(self, message: bytes) -> bytes:
-        """The signed reply to a message.
+        """The signed reply to a message; to the last one again, the same.
+
+        A coordinator that was killed has perhaps not heard it, and asks once more.
 
         Raises:
             RoundRefused: the message is not the coordinator's, or not of a run or round that is under way here.
             DpsynthError: as `Participant` and `Member` refuse it.
         """
-        reply = self._answer(message)
-        return reply + sign(self.identity, _replied(message, reply))
+        digest = hashlib.sha256(message).digest()
+        if digest != self._last[0]:
+            reply = self._answer(message)
+            self._last = digest, reply + sign(self.identity, _replied(message, reply))
+        return self._last[1]
 
     def _answer(self, message: bytes) -> bytes:
         head, content = _opened(message, self.name, self._coordinator)
@@ -157,6 +166,7 @@ class Node:
                     self.identity,
                     lambda: run.counts(asked),
                     lambda _: True,  # `Run.open` opens each round once, and `Participant.start` each run
+                    self.draws,
                 ),
             )
         if self._member is None or self._member[0] != run_id:
@@ -209,6 +219,7 @@ class Coordinator:
         progress: Progress = silent,
         *,
         before_start: Callable[[Collection[str]], None] = lambda reserved: None,
+        continues: bool = False,
     ) -> Outcome:
         """A whole run: reservations, starts, rounds, and the model in a new directory, or one without files.
 
@@ -216,6 +227,8 @@ class Coordinator:
             run_id: its name for all who take part, new for each run.
             before_start: called with the names of those who have reserved, before any of them is asked to start. What
                 it raises ends the run, and reservations are withdrawn.
+            continues: whether the run began before, over a link that has kept what was said (`exchanges`). It is made
+                again from its beginning, in the same directory; what was drawn at random for it stays there.
 
         Raises:
             LedgerError: fewer participants than the plan's minimum have reserved, or started. Reservations are then
@@ -226,12 +239,14 @@ class Coordinator:
         """
         roster = self._roster.of(plan.terms.participants)
         plan.prepare()
+        if continues and directory.is_dir():
+            _clear(directory)
         try:
             directory.mkdir(mode=0o700, exist_ok=True)  # before anything is spent
             new = not any(directory.iterdir())
         except OSError as error:
             raise MechanismFailed(f"{directory}: {file_problem(error)}; accepted: a new directory") from None
-        if not new:
+        if not new and not continues:
             raise MechanismFailed(f"{directory}: File exists; accepted: a new directory")
         signatures = self._reserve(run_id, plan, roster)
         try:
@@ -336,6 +351,13 @@ class _RoundLink:
         document, self._document = self._document, None
         known = {name: body for name, body in requests.items() if name in self._started}
         return self._coordinator.ask(SUM, self._run_id, known, document)
+
+
+def _clear(directory: Path) -> None:
+    """Deletes what a run left in its directory, except for candidates that were drawn at random, which are its own."""
+    for path in directory.rglob("*"):
+        if path.is_file() and path.name != FILE_NAME:
+            path.unlink()
 
 
 _KINDS = (PROPOSE, START, SUM, COMPLETE, WITHDRAW)

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -64,8 +64,37 @@ from dpsynth_platform.federation.shamir import SHARE_BYTES, restore, split
 from dpsynth_platform.federation.sums import Coded, SumPlan, Whole, add, decode, encode
 from dpsynth_platform.foundation.errors import ConfigurationError, RoundRefused
 from dpsynth_platform.foundation.signature import sign
+from dpsynth_platform.training.stream import SecureStream
 
 Steps = Generator[bytes, bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Where a member's secrets and noise come from: the operating system, for whoever has rows.
+
+    Attributes:
+        stream: gives both instead, to a member whose share of noise counts as known; None: without one.
+    """
+
+    stream: SecureStream | None = field(default=None, repr=False)
+
+    def fresh(self) -> bytes:
+        """A new secret."""
+        return (
+            secrets.token_bytes(SECRET_BYTES) if self.stream is None else self.stream.words(SECRET_BYTES // 8).tobytes()
+        )
+
+    def below(self, limit: int) -> int:
+        """A uniform number below a limit of 257 bits."""
+        if self.stream is None:
+            return secrets.randbelow(limit)
+        return int.from_bytes(self.stream.words(6).tobytes(), "little") % limit  # 2^-127 from uniform
+
+    def noise(self, variance: float, length: int) -> Whole:
+        return (
+            sample_skellam(variance, length) if self.stream is None else sample_skellam(variance, length, self.stream)
+        )
 
 
 class Member:
@@ -81,6 +110,7 @@ class Member:
             the plan's event says, whatever becomes of it.
         claim: records durably that this participant takes part in the round of this name, and says whether it is the
             first time. Two runs of one round could be opened as two sets. It must be atomic.
+        draws: of its secrets and noise.
 
     Raises:
         ConfigurationError: the plan and the roster do not fit, or the name and the key are not of the roster.
@@ -96,6 +126,7 @@ class Member:
         identity: Ed25519PrivateKey,
         vector: Callable[[], Whole],
         claim: Callable[[str], bool],
+        draws: Draws = Draws(),
     ) -> None:
         this, place = Round(plan, roster, round_id), roster.places.get(name)
         public = identity.public_key().public_bytes_raw()
@@ -104,7 +135,7 @@ class Member:
         if not claim(round_id):
             raise RoundRefused(f"round {round_id!r}: {name!r} has taken part before; accepted: a new round")
         self._ended = f"round {round_id!r} has ended for {name!r}; accepted: a new round"
-        self._steps = _member(this, place, identity, vector)
+        self._steps = _member(this, place, identity, vector, draws)
         next(self._steps)
 
     def answer(self, request: bytes) -> bytes:
@@ -123,12 +154,12 @@ class Member:
             return reply
 
 
-def _member(this: Round, place: int, identity: Ed25519PrivateKey, vector: Callable[[], Whole]) -> Steps:
+def _member(this: Round, place: int, identity: Ed25519PrivateKey, vector: Callable[[], Whole], draws: Draws) -> Steps:
     """A participant's steps: each request goes in, each reply comes out. A generator runs once, and in one thread."""
     minimum = this.plan.minimum
     this.read(ADVERTISE, False, (yield b""), AGGREGATOR)
-    for_masks, for_shares = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-    secret = secrets.token_bytes(SECRET_BYTES)
+    for_masks, for_shares = (X25519PrivateKey.from_private_bytes(draws.fresh()) for _ in range(2))
+    secret = draws.fresh()
     own = this.advertise(identity, for_masks, for_shares, secret)
 
     request = yield this.write(ADVERTISE, True, {place: own.to_bytes()})
@@ -136,7 +167,7 @@ def _member(this: Round, place: int, identity: Ed25519PrivateKey, vector: Callab
     if known.get(place) != own:
         raise this.refusal(AGGREGATOR, "keys without those of this participant")
     _check_enough(this, known)
-    dealt = [split(each, minimum, known) for each in (for_masks.private_bytes_raw(), secret)]
+    dealt = [split(each, minimum, known, draws.below) for each in (for_masks.private_bytes_raw(), secret)]
     held = {place: dealt[0][place] + dealt[1][place]}
     sealed = {}
     for other in known.keys() - {place}:
@@ -155,7 +186,8 @@ def _member(this: Round, place: int, identity: Ed25519PrivateKey, vector: Callab
             held[other] = _cipher(this, for_shares, known, other, place, place).decrypt(bytes(12), content, None)
         except InvalidTag:  # this dealer's fault: the others' shares may do for it
             continue
-    masked = _masked(this, for_masks, secret, [each for other, each in sharing.items() if other != place], vector)
+    others = [each for other, each in sharing.items() if other != place]
+    masked = _masked(this, for_masks, secret, others, vector, draws)
     del for_masks, for_shares, secret, vector
 
     request = yield this.write(MASK, True, {place: masked})
@@ -200,7 +232,12 @@ def _cipher(
 
 
 def _masked(
-    this: Round, private: X25519PrivateKey, secret: bytes, others: list[Advertisement], vector: Callable[[], Whole]
+    this: Round,
+    private: X25519PrivateKey,
+    secret: bytes,
+    others: list[Advertisement],
+    vector: Callable[[], Whole],
+    draws: Draws,
 ) -> bytes:
     """The own vector with its share of noise, under all masks. Masks come first: what fails asks for no vector."""
     plan, bits = this.plan, this.bits
@@ -210,7 +247,7 @@ def _masked(
         total = add(total, pair_mask(private, key, this.context, plan.length, bits), bits)
     units = vector()
     plan.check_vector(units)
-    noisy = units + sample_skellam(plan.share_variance, plan.length)
+    noisy = units + draws.noise(plan.share_variance, plan.length)
     return this.pack(add(total, encode(noisy, bits), bits))
 
 

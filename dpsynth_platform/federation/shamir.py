@@ -10,7 +10,7 @@ arithmetic depends on the numbers.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 
 PRIME = 2**256 + 297  # the first above 2^256
@@ -18,9 +18,11 @@ SECRET_BYTES = 32
 SHARE_BYTES = 33
 
 
-def split(secret: bytes, threshold: int, holders: Iterable[int]) -> dict[int, bytes]:
-    """A share of 33 bytes for each holder; the secret has 32 bytes."""
-    falling = [*(secrets.randbelow(PRIME) for _ in range(threshold - 1)), int.from_bytes(secret, "big")]
+def split(
+    secret: bytes, threshold: int, holders: Iterable[int], below: Callable[[int], int] = secrets.randbelow
+) -> dict[int, bytes]:
+    """A share of 33 bytes for each holder; the secret has 32 bytes. `below` draws uniform numbers below a limit."""
+    falling = [*(below(PRIME) for _ in range(threshold - 1)), int.from_bytes(secret, "big")]
     return {
         holder: reduce(lambda value, factor: (value * (holder + 1) + factor) % PRIME, falling, 0).to_bytes(
             SHARE_BYTES, "big"

@@ -6,6 +6,7 @@ and messages (`federation`), the plan (`federated_plan`), and participants' rows
     OUT/synthetic.parquet             the rows
     OUT/statement.md, statement.json  the guarantee in words, and for programs
     OUT/restricted/models/<run>/      opened sums, who took part, and the fitted model
+    OUT/restricted/exchanges/         what was asked and answered in a run that is not complete, so that it continues
     OUT/restricted/run.json           the run that is complete, so that rows can be drawn if that failed
     OUT/restricted/lineage/           lineage, where there is no deployment that records it
 """
@@ -25,11 +26,19 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpsynth_platform.federation.coordinator import TookPart
+from dpsynth_platform.federation.exchanges import Exchanges
 from dpsynth_platform.federation.nodes import START, Coordinator
 from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.secure_sum import Link
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, DpsynthError, NotFound
+from dpsynth_platform.foundation.errors import (
+    ConfigurationError,
+    ContractError,
+    DpsynthError,
+    LedgerError,
+    NotFound,
+    RoundRefused,
+)
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.settings import Settings
@@ -109,12 +118,13 @@ def run_federated(
     """Runs a plan, and writes the synthetic table and its statement to the directory `out`.
 
     Where an earlier call has paid and failed to write the table, it is drawn from the model, and nothing is asked.
+    Where one was stopped or killed, its run continues with those participants that are still up.
 
     Args:
         roster: the participants' public keys.
         key: the coordinator's.
         link: entered when all else is ready.
-        run: its name for all who take part, new for each run; None: a new one.
+        run: its name for all who take part, new for each run; None: a new one, or that of the run that continues.
         rows: how many; None: as many as the noisy counts show, where a column is counted.
 
     Raises:
@@ -123,8 +133,7 @@ def run_federated(
         DpsynthError: as `Coordinator.run`. The message says what is spent.
         Interrupted: the user stopped it. The message says what is spent.
     """
-    run = new_run_name() if run is None else run
-    if not _RUN.fullmatch(run):
+    if run is not None and not _RUN.fullmatch(run):
         raise ContractError(f"--run {run!r}; accepted: up to 100 letters, digits, '_', '-' and '.', no sign first")
     if rows is not None and rows < 1:
         raise ContractError(f"--rows {rows}; accepted: 1 or more")
@@ -143,7 +152,7 @@ def _synthesized(
     key: Ed25519PrivateKey,
     link: AbstractContextManager[Link],
     place: Place,
-    run: str,
+    run: str | None,
     rows: int | None,
     progress: Progress,
 ) -> FederatedSynthesis:
@@ -152,9 +161,16 @@ def _synthesized(
     paid, emitter = _paid(plan, place), coordinator_emitter(place, Settings.from_environment())
     spent, deliveries = paid is None, list[Delivery]()
     if paid is None:
+        exchanges = Exchanges(place.restricted / "exchanges")
+        begun = exchanges.begun(plan.digest)
+        if begun is not None and run not in (None, begun):
+            raise ContractError(f"--run {run}: run {begun} was interrupted here; accepted: its name, or another --out")
+        run = begun or run or new_run_name()
         with link as opened, _reported(emitter, coordinator_run(plan, run), deliveries):
-            took_part = _took_part(plan, roster, key, _Following(opened, run), place, progress)
+            followed = _Following(opened, run, exchanges)
+            took_part = _took_part(plan, roster, key, followed, place, progress, continues=begun is not None)
         write_durably(_record(place), json.dumps({"run": run, "plan": plan.digest}))
+        exchanges.forget()
         deliveries.append(emitter.complete(coordinator_run(plan, run, took_part.started, place.model(run))))
     else:
         run, took_part = paid
@@ -200,10 +216,19 @@ def _took_part(
     link: _Following,
     place: Place,
     progress: Progress,
+    *,
+    continues: bool,
 ) -> TookPart:
     private_directory(place.models)
     with _saying(lambda: link.in_words):
-        made = Coordinator(roster, key, link).run(link.run, plan, place.model(link.run), progress)
+        link.exchanges.begin(plan.digest, link.run)
+        try:
+            made = Coordinator(roster, key, link).run(
+                link.run, plan, place.model(link.run), progress, continues=continues
+            )
+        except (LedgerError, RoundRefused):  # too few are left, and that does not change
+            link.exchanges.forget()
+            raise
     return TookPart(made.participants, made.finished, made.dropped)
 
 
@@ -224,9 +249,9 @@ def _saying(words: Callable[[], str]) -> Iterator[None]:
 class _Following:
     """A link that notes how far a run has come, for what is said of spending."""
 
-    def __init__(self, link: Link, run: str) -> None:
-        self.run = run
-        self._link = link
+    def __init__(self, link: Link, run: str, exchanges: Exchanges) -> None:
+        self.run, self.exchanges = run, exchanges
+        self._link = exchanges.over(link)
         self._kinds: set[str] = set()
 
     def ask(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -236,13 +261,20 @@ class _Following:
     @property
     def in_words(self) -> str:
         if START in self._kinds:
+            continues = (
+                "The same command continues this one as long as they are up; another" if self._goes_on else "Another"
+            )
             return (
-                f"Participants were asked to start run {self.run}: what they started is spent in their ledgers, and "
-                "another run costs again."
+                f"Participants were asked to start run {self.run}: what they started is spent in their ledgers. "
+                f"{continues} run costs again."
             )
         if self._kinds:
             return "No participant was asked to start: nothing is spent, and reservations end at their deadline."
         return "No participant was asked: nothing is spent."
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.exchanges.place.exists()
 
 
 def _record(place: Place) -> Path:

@@ -8,7 +8,8 @@ coordinator's ledger, and the canaries as the rows of a participant of its own. 
 node runs in this process, with a ledger for this run alone. Its counts are masked and summed as those of all others
 are, so that an attack on the model tells as much of a canary as of any participant's record. The coordinator knows its
 share of the noise: the plan counts one more of those who finish and of those who collude
-(`federation.contracts.terms_of`).
+(`federation.contracts.terms_of`). So its secrets may follow from its key and the run's name, and it says the same again
+when an interrupted run is made again from what was said in it (`federation.exchanges`).
 """
 
 from __future__ import annotations
@@ -19,20 +20,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpsynth_platform.contracts.base import MOST_CAP
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.federation import AUDITOR, Federation
 from dpsynth_platform.federation.choice import RelayChoice
 from dpsynth_platform.federation.coordinator import TookPart
+from dpsynth_platform.federation.exchanges import Exchanges
+from dpsynth_platform.federation.masks import derive_key
 from dpsynth_platform.federation.mechanisms import plan_of
 from dpsynth_platform.federation.nodes import Coordinator, Node
 from dpsynth_platform.federation.participants import Participant, Policy
 from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.federation.relays import relayed, start_of_flower
 from dpsynth_platform.federation.rounds import Roster
-from dpsynth_platform.federation.secure_sum import Link
-from dpsynth_platform.foundation.errors import DpsynthError, MechanismFailed, MechanismInterrupted, SpendRepeated
+from dpsynth_platform.federation.secure_sum import Draws, Link
+from dpsynth_platform.foundation.errors import (
+    DpsynthError,
+    LedgerError,
+    MechanismFailed,
+    MechanismInterrupted,
+    RoundRefused,
+    SpendRepeated,
+)
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.redaction import reason_of
@@ -47,6 +58,7 @@ from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.attributes import planned_domain
+from dpsynth_platform.training.stream import SecureStream
 from dpsynth_platform.worker.inputs import claim_of
 
 COORDINATOR = "coordinator"
@@ -67,7 +79,7 @@ def run_federation(
     """The spent entry of a complete model, of opened sums.
 
     Raises:
-        SpendRepeated: an earlier run of the entry started, and did not open all sums.
+        SpendRepeated: an earlier run of the entry started, and cannot continue.
         ConfigurationError: the deployment says of no relay, or none connects.
         LedgerError: fewer participants than `minimum` have reserved, or not the auditor; nothing is spent.
         DpsynthError: as `Coordinator.run`. The message says what is spent.
@@ -83,14 +95,16 @@ def run_federation(
         step.emitter.start(reported)
         step.emitter.complete(_lineage(step, sealed, TookPart.read(directory).started, directory))
     else:
-        if entry.state == "started":
+        exchanges = exchanges_of(step, directory)
+        if entry.state == "started" and exchanges.begun(plan.digest) is None:
             raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
         if digest_directory(canaries.directory) != canaries.content_hash:
             raise MechanismFailed(f"{step.place.label}/canaries were changed; materialize them again")
         relay = step.relay()
         step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
         check_room(directory, _MODEL_BYTES)
-        _opened(step, contract, federation, sealed, entry, directory, canaries, relay)
+        _opened(step, contract, federation, sealed, entry, directory, canaries, relay, exchanges)
+        exchanges.forget()
     _check_audited(step, entry, sealed, TookPart.read(directory))
     return step.ledger.complete(entry.entry_id, digest_directory(directory))
 
@@ -104,12 +118,14 @@ def _opened(
     directory: Path,
     canaries: StepRecord,
     relay: RelayChoice,
+    exchanges: Exchanges,
 ) -> None:
     """All sums of a run in the directory, and the model that is fitted to them; reported as a run of its own."""
-    keys, run = federation_keys(step.vault), step.run.dagster_run_id
+    keys, begun = federation_keys(step.vault), exchanges.begun(plan.digest, canaries=canaries.content_hash)
+    run = begun or step.run.dagster_run_id
     public = {name: key.public_key().public_bytes_raw().hex() for name, key in keys.items()}
     roster = {**federation.participants, AUDITOR: public[AUDITOR]}
-    place, started = Path(relay.socket), False
+    place, started = Path(relay.socket), entry.state == "started"
     problem: BaseException | None = None
 
     def ready() -> None:
@@ -124,7 +140,8 @@ def _opened(
     def before_start(reserved: Collection[str]) -> None:
         nonlocal started
         step.progress(f"reserved by {', '.join(sorted(set(reserved) - {AUDITOR}))}")
-        step.ledger.start(entry.entry_id)
+        if not started:
+            step.ledger.start(entry.entry_id)
         started = True
         claim_of(directory, entry=entry.entry_id, plan=plan.digest, canaries=canaries.content_hash, data="")
         step.progress(
@@ -132,22 +149,34 @@ def _opened(
         )
 
     emitter, lineage = step.emitter, _lineage(step, plan)
+    if begun is None:
+        exchanges.begin(plan.digest, run, canaries=canaries.content_hash)
+    else:
+        step.progress(f"continuing run {run}, which was interrupted: participants that are still up go on, at no cost")
     try:
         with (
-            _auditor(step, contract, plan, keys[AUDITOR], roster, public[COORDINATOR], canaries, directory) as auditor,
+            _auditor(
+                step, contract, plan, keys[AUDITOR], roster, public[COORDINATOR], canaries, directory, run
+            ) as auditor,
             relayed(place, relay.seconds, plan.most_reply_bytes, ready) as link,
         ):
             emitter.start(lineage)
-            known, wires = Roster.from_texts(roster), _WithAuditor(link, auditor)
+            known, wires = Roster.from_texts(roster), _WithAuditor(exchanges.over(link), auditor)
             made = Coordinator(known, keys[COORDINATOR], wires, step.progress).run(
-                run, plan, directory, _rounds_of(step), before_start=before_start
+                run, plan, directory, _rounds_of(step), before_start=before_start, continues=begun is not None
             )
     except BaseException as error:  # also KeyboardInterrupt and Dagster's own interrupt, which derive from it
         problem = error
+    if isinstance(problem, LedgerError | RoundRefused):  # too few are left, and that does not change
+        exchanges.forget()
     if problem is not None:
         stopped = not isinstance(problem, Exception)
         _ = emitter.abort(lineage) if stopped else emitter.fail(lineage, problem)
-        spent = f"Ledger entry {entry.entry_id} had started. {step.way_to_spend_again(entry)}"
+        goes_on = "The next run continues this one, at no cost, as long as its participants are up. "
+        spent = (
+            f"Ledger entry {entry.entry_id} had started. {goes_on if exchanges.begun(plan.digest) else ''}"
+            f"{step.way_to_spend_again(entry)}"
+        )
         words = spent if started else "Nothing is spent; once that is mended, run again"
         if isinstance(problem, DpsynthError):
             raise type(problem)(f"{problem}. {words}")
@@ -181,6 +210,14 @@ def _rounds_of(step: StepContext) -> Progress:
     return lambda what, done, total, more="": step.progress(f"{what}: {done} of {total}")
 
 
+class _OwnStream(SecureStream):
+    """A stream that is the same for the same key, run and plan."""
+
+    def __init__(self, key: Ed25519PrivateKey, run: str, plan_digest: str) -> None:
+        own = derive_key(key.private_bytes_raw(), b"dpsynth-auditor-1", run.encode(), plan_digest.encode())
+        self._encryptor = Cipher(algorithms.AES(own), modes.CTR(bytes(16))).encryptor()
+
+
 class _WithAuditor:
     """A link to the participants of a relay, and to the auditor in this process.
 
@@ -202,6 +239,11 @@ class _WithAuditor:
         return {**(self._others.ask(others) if others else {}), **own}
 
 
+def exchanges_of(step: StepContext, directory: Path) -> Exchanges:
+    """What was said in a run that is not complete, beside the directory of its model."""
+    return Exchanges(step.storage.location(step.place, "model") / f"{directory.name}-exchanges{HANDED}")
+
+
 @contextmanager
 def _auditor(
     step: StepContext,
@@ -212,6 +254,7 @@ def _auditor(
     coordinator: str,
     canaries: StepRecord,
     directory: Path,
+    run: str,
 ) -> Iterator[Node]:
     """The node of the auditor, whose ledger knows this run alone: its owners are fictional."""
     from dpsynth_platform.audit.canaries import read_canaries
@@ -255,6 +298,7 @@ def _auditor(
         joining = read_canaries(canaries.directory / "table").joining
         layout = None if contract.image_column is None else ImageLayout.of(contract)
         texts = [] if contract.text_column is None else [contract.text_column]
-        yield Node(Participant(policy, ledger, joining, planned_domain(contract), layout, texts), key, report=report)
+        member = Participant(policy, ledger, joining, planned_domain(contract), layout, texts)
+        yield Node(member, key, report=report, draws=Draws(_OwnStream(key, run, plan.digest)))
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -56,17 +56,19 @@ def coordinator_run(
     *,
     launcher: Launcher = naming.COMMAND_NAMESPACE,
     job: str = COMMAND,
+    attempt: str | None = None,
 ) -> StepRun:
     """The coordinator's run, the parent of all others.
 
     Args:
         started: the participants that took part, once they are known.
+        attempt: of a run that continues, another name, as its first attempt has ended; None: the run's name.
         model: the directory of opened sums, once it is complete.
         launcher, job: of the parent, whose id is the run's name: a command, or the Dagster run of a line.
     """
     outputs = () if model is None else (_model(plan, run, model),)
     return StepRun(
-        dagster_run_id=run,
+        dagster_run_id=attempt or run,
         dataset=plan.sealed.dataset,
         step="federated",
         dagster_job=job,

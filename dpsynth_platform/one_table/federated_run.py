@@ -166,12 +166,14 @@ def _synthesized(
         if begun is not None and run not in (None, begun):
             raise ContractError(f"--run {run}: run {begun} was interrupted here; accepted: its name, or another --out")
         run = begun or run or new_run_name()
-        with link as opened, _reported(emitter, coordinator_run(plan, run), deliveries):
+        attempt = None if begun is None else new_run_name()
+        with link as opened, _reported(emitter, coordinator_run(plan, run, attempt=attempt), deliveries):
             followed = _Following(opened, run, exchanges)
             took_part = _took_part(plan, roster, key, followed, place, progress, continues=begun is not None)
         write_durably(_record(place), json.dumps({"run": run, "plan": plan.digest}))
         exchanges.forget()
-        deliveries.append(emitter.complete(coordinator_run(plan, run, took_part.started, place.model(run))))
+        ended = coordinator_run(plan, run, took_part.started, place.model(run), attempt=attempt)
+        deliveries.append(emitter.complete(ended))
     else:
         run, took_part = paid
     synthetic = synthetic_path(place.root, "parquet")

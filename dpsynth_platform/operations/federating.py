@@ -91,9 +91,11 @@ def run_federation(
         step.progress("the sums of an interrupted run are all open: continuing, at no further cost")
         method.estimate(plan, directory)
         # The interrupted run has ended without a word of its model.
-        reported = _lineage(step, sealed)
-        step.emitter.start(reported)
-        step.emitter.complete(_lineage(step, sealed, TookPart.read(directory).started, directory))
+        kept = exchanges_of(step, directory)
+        run = kept.begun(plan.digest) or step.run.dagster_run_id
+        step.emitter.start(_lineage(step, sealed, run))
+        step.emitter.complete(_lineage(step, sealed, run, TookPart.read(directory).started, directory))
+        kept.forget()
     else:
         exchanges = exchanges_of(step, directory)
         if entry.state == "started" and exchanges.begun(plan.digest) is None:
@@ -148,7 +150,7 @@ def _opened(
             f"ledger entry {entry.entry_id} started; from here on its cost is spent, here and at each of them"
         )
 
-    emitter, lineage = step.emitter, _lineage(step, plan)
+    emitter, lineage = step.emitter, _lineage(step, plan, run)
     if begun is None:
         exchanges.begin(plan.digest, run, canaries=canaries.content_hash)
     else:
@@ -183,17 +185,23 @@ def _opened(
         kind = MechanismInterrupted if stopped else MechanismFailed
         what = "the run was stopped" if stopped else reason_of(problem)
         raise kind(f"{step.place.label}/model: {what}. {words}") from problem
-    emitter.complete(_lineage(step, plan, made.participants, directory))
+    emitter.complete(_lineage(step, plan, run, made.participants, directory))
 
 
 def _lineage(
-    step: StepContext, plan: FederatedPlan, started: Iterable[str] = (), directory: Path | None = None
+    step: StepContext, plan: FederatedPlan, run: str, started: Iterable[str] = (), directory: Path | None = None
 ) -> StepRun:
-    """The coordinator's run as all who take part know it: a child of the Dagster run, whose id is its name."""
+    """The coordinator's run as all who take part know it: a child of the Dagster run, whose id is its name.
+
+    Args:
+        run: its name, of the Dagster run that began it.
+    """
     from dpsynth_platform.one_table.federated_lineage import coordinator_run
 
-    run = step.run
-    return coordinator_run(plan, run.dagster_run_id, started, directory, launcher=run.launcher, job=run.dagster_job)
+    now = step.run
+    return coordinator_run(
+        plan, run, started, directory, launcher=now.launcher, job=now.dagster_job, attempt=now.dagster_run_id
+    )
 
 
 def _check_audited(step: StepContext, entry: Entry, plan: FederatedPlan, took_part: TookPart) -> None:

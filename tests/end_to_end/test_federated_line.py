@@ -34,7 +34,8 @@ from dpsynth_platform.federation import coordinator, secure_sum
 from dpsynth_platform.federation.coordinator import TookPart
 from dpsynth_platform.federation.mechanisms import plan_of as plan_of_text
 from dpsynth_platform.federation.nodes import Node
-from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.federation.relays import RelayLink
+from dpsynth_platform.foundation.errors import ConfigurationError, MechanismFailed
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, steps_of
 from dpsynth_platform.lineage import naming
@@ -481,3 +482,47 @@ def test_a_run_that_is_stopped_says_what_is_spent(place: Path) -> None:
     assert f"--spend-again {entry.entry_id}" in ran.failures["model"]
     events = LineageStore(deployment.settings.ledger_url).events()
     assert [item.kind for item in events if item.job_name == "meals.federated"] == ["START", "ABORT"]
+
+
+@pytest.mark.parametrize("error", [DagsterExecutionInterruptedError, ConfigurationError("the relay has gone")])
+def test_a_run_continues_where_its_coordinator_was_interrupted(place: Path, error: BaseException) -> None:
+    """With the auditor, which says the same again. What participants have paid is not lost, and not paid twice."""
+    deployment = federated(place)
+    nodes, ask = nodes_of(deployment), RelayLink.ask
+    asked: list[int] = []
+
+    def ended(link: RelayLink, requests: dict[str, bytes]) -> Any:
+        asked.append(len(requests))
+        replies = ask(link, requests)
+        if len(asked) == 10:  # in the second of three rounds: participants have answered, and are not heard
+            raise error
+        return replies
+
+    with patch.object(RelayLink, "ask", ended):
+        stopped = deployment.run(Wires(nodes))
+    assert not stopped.success and entries_of(deployment) == ["started"]
+    assert states(nodes) == {name: ["started"] for name in NAMES}
+    again = deployment.run(Wires(nodes))
+    assert again.success, again.failures
+    assert "continuing run" in " ".join(again.said["model"])
+    assert entries_of(deployment) == ["spent"] and states(nodes) == {name: ["spent"] for name in NAMES}
+    kept = storage_of(deployment).location(MEALS, "model")
+    assert not [path for path in kept.iterdir() if path.name.endswith("-job")]
+    folder, dossier = published(deployment)
+    assert [sorted(names) for names in dossier["mechanism"]["took_part"]["finished"]] == 3 * [[AUDITOR, *NAMES]]
+    assert verification.verify(deployment.settings, str(folder), None).ok
+    above = {str(item.dataset) for item in lineage_of(deployment).upstream(naming.dataset_name(folder / "data"))}
+    assert {f"dpsynth:meals/participant-{name}/sums" for name in (AUDITOR, *NAMES)} <= above
+
+
+def test_other_canaries_do_not_continue_a_run(place: Path) -> None:
+    """The audit would look for fictional people who are not in the first rounds' sums."""
+    deployment = federated(place)
+    nodes = nodes_of(deployment)
+    with patch.object(RelayLink, "ask", side_effect=ConfigurationError("the relay has gone")):
+        deployment.run(Wires(nodes))
+    (entry,) = ledger_of(deployment).entries()
+    kept = storage_of(deployment).location(MEALS, "model") / f"{entry.entry_id}-exchanges-job" / "run.json"
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"canaries": "others"}))
+    ran = deployment.run(Wires(nodes))
+    assert "an interrupted run of another canaries" in ran.failures["model"]

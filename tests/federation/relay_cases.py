@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 def framed(body):
@@ -54,7 +54,8 @@ def _carry(path, wires, over):
     while not over.wait(0.05):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
             if not end.connect_ex(str(path)):
-                _until_closed(end, wires)
+                with suppress(OSError):  # of a coordinator that was killed
+                    _until_closed(end, wires)
 
 
 def _until_closed(end, wires):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import stat
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -414,3 +417,56 @@ def test_an_unknown_coordinator_starts_nothing(place):
     with pytest.raises(LedgerError, match="0 participants have reserved"):
         run_federated(plan_of(), ROSTER, Ed25519PrivateKey.generate(), link, place / "out")
     assert states(nodes) == {name: [] for name in NAMES}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ConfigurationError("gone")])
+def test_the_same_call_continues_a_run_that_was_stopped(tmp_path, error):
+    """Participants work on no round twice and pay once; another name or plan does not continue it."""
+    nodes, plan, steps = nodes_of(tmp_path), plan_of("mst"), []
+
+    def change(name, kind, message):
+        steps.append(kind)
+        if steps.count("sum") == 30:  # in the second round
+            raise error
+        return message
+
+    with pytest.raises((Interrupted, ConfigurationError), match="The same command continues this one"):
+        run_with(nodes, tmp_path / "out", plan, change)
+    with pytest.raises(ContractError, match=r"--run other: run \S+ was interrupted here; accepted: its name"):
+        run_with(nodes, tmp_path / "out", plan, run="other")
+    with pytest.raises(ConfigurationError, match="an interrupted run of another plan; accepted"):
+        run_with(nodes, tmp_path / "out", plan_of("independent"))
+    made = run_with(nodes, tmp_path / "out", plan, rows=25)
+    assert made.rows == 25 and made.spent and states(nodes) == {name: ["spent"] for name in NAMES}
+    assert not (tmp_path / "out/restricted/exchanges").exists()
+    assert len(list((tmp_path / "out/restricted/models").iterdir())) == 1
+
+
+def test_too_few_that_remain_end_a_run_and_the_same_call_is_another_one(tmp_path):
+    nodes = nodes_of(tmp_path)
+    with pytest.raises(RoundRefused, match=r"spent in their ledgers\. Another run costs again"):
+        run_with(nodes, tmp_path / "out", change=lambda name, kind, message: message if kind != "sum" else None)
+    made = run_with(nodes, tmp_path / "out")
+    assert made.spent and states(nodes) == {name: ["started", "spent"] for name in NAMES}
+
+
+def test_the_same_command_continues_the_run_of_a_killed_process(place):
+    nodes, steps = nodes_of(place / "nodes", coordinator=public(federation_key(place / "coordinator"))), []
+    assert place.plan()[0] == 0
+    command = [sys.executable, "-m", "dpsynth_platform", "federate", "run", "plan.json", "--participants", "keys.yaml"]
+    command += ["--key", "coordinator", "--socket", "s", "--out", "out", "--rows", "20"]
+    running = []
+
+    def change(name, kind, message):
+        steps.append(kind)
+        if steps.count("sum") == 30:  # in the second round; the others of this step still answer
+            running[0].kill()
+        return message
+
+    with carried(place / "s", Wires(nodes, change)):
+        running.append(subprocess.Popen(command, cwd=place))
+        assert running[0].wait(120) == -signal.SIGKILL
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert states(nodes) == {name: ["spent"] for name in NAMES}
+    assert pq.read_table(place / "out/synthetic.parquet").num_rows == 20

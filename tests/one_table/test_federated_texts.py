@@ -25,6 +25,7 @@ from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_node import node_status, node_up
 from dpsynth_platform.one_table.federated_plan import read_plan
 from dpsynth_platform.one_table.federated_run import run_federated
+from dpsynth_platform.one_table.paying import Interrupted
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 from dpsynth_platform.synth.text.evolution_votes import FEATURES_COLUMN
 
@@ -218,3 +219,26 @@ def test_a_node_without_texts_does_not_come_up(place):  # noqa: F811
     given = {"owners": "person", "report": print, "goes_on": lambda: False}
     with pytest.raises(SourceError, match="no row has a text in column 'body'"):
         node_up(place / "north", place / "none.parquet", policy(place, "north", **NOTED), {"columns": COLUMNS}, **given)
+
+
+def test_candidates_that_were_drawn_at_random_are_the_same_when_a_run_continues(place):  # noqa: F811
+    """Votes for the candidates of a round can be heard by a coordinator that was stopped once it had asked for them."""
+    assert planned(place)[0] == 0
+
+    class Stopping(Heard):
+        def ask(self, requests):
+            found = super().ask(requests)
+            if len(self.replies) == 4 * (2 + 2 * 5 + 4):  # in the second of three rounds, all have sent their votes
+                raise KeyboardInterrupt
+            return found
+
+    with up(place, notes(200, seed=2, mark=MARK), {"columns": COLUMNS}, **by_all()):
+        with pytest.raises(Interrupted, match="The same command continues this one"):
+            run(place, Stopping(place), rows=20)
+        (journal,) = (place / "out").rglob("evolution.jsonl")
+        begun = journal.read_text().splitlines()
+        made = run(place, rows=20)
+    assert made.rows == 20 and any('"candidates"' in line for line in begun)
+    kept = next((place / "out").rglob("evolution.jsonl")).read_text().splitlines()
+    assert kept[: len(begun)] == begun
+    assert all([run["state"] for run in node_status(place / name).to_json()["runs"]] == ["spent"] for name in NAMES)

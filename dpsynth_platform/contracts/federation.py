@@ -37,8 +37,8 @@ class Federation(Part):
     """Whose rows are counted, and how many of these participants are trusted.
 
     `minimum` and `colluders` are numbers of participants with rows. The plan counts the auditor besides in both: as one
-    that finishes, and whose share of the noise the coordinator knows. So as much noise protects a record as without it;
-    the sums have the auditor's share on top.
+    that finishes, and whose share of the noise the coordinator knows. So it adds none, and as much noise protects a
+    record as without it.
     """
 
     participants: dict[FamilyName, PublicKey] = Field(

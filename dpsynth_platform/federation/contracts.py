@@ -75,7 +75,7 @@ def described(contract: DataContract, plan: SealedPlan) -> dict[str, Any]:
     precision = {1: 0.0, 2: 0.0}
     for purpose, each in tables:
         if each.norm is None:
-            noise = math.sqrt(each.participants * each.share_variance) / each.scale
+            noise = math.sqrt(federated.terms.noisy * each.share_variance) / each.scale
             precision[1 if purpose == "one-way" else 2] += noise**-2
     names = {1: "expected_error_per_one_way_cell", 2: "expected_error_per_two_way_cell"}
     terms, cells = federated.terms, max(each.length for each in federated.sums)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpsynth_platform.contracts.federation import AUDITOR
 from dpsynth_platform.federation.plans import FederatedPlan, Round
 from dpsynth_platform.federation.sums import Whole
 from dpsynth_platform.foundation.errors import MechanismFailed
@@ -79,7 +80,7 @@ def run_rounds(plan: FederatedPlan, directory: Path, open_sum: OpenSum, progress
                     f"round {asked.index} of the federated run ended with {len(names)} participants; accepted: at "
                     f"least {plan.terms.minimum}, of those that the plan names"
                 )
-            measuring.add(opened, len(names))
+            measuring.add(opened, len(names - {AUDITOR}))  # which adds no noise
             progress("opening sums", asked.index + 1, len(plan.rounds))
     generator(plan.sealed.method).estimate(plan.sealed, directory)
     return digest_directory(directory)

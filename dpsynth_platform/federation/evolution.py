@@ -99,7 +99,7 @@ class VoteTerms(Terms):
 
     def noise_of(self, share_variance: float) -> float:
         """The deviation of the noise of all participants, in votes."""
-        return math.sqrt(len(self.participants) * share_variance) / self.parts
+        return math.sqrt(self.noisy * share_variance) / self.parts
 
 
 def with_least_noise(

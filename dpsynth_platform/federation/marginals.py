@@ -301,7 +301,7 @@ class MarginalsPlan(FederatedPlan):
 
     def _noise(self, index: int) -> float:
         """The deviation of a round's noise without dropouts, in records."""
-        return math.sqrt(len(self.terms.participants) * self.terms.share_variances[index]) / SCALE
+        return math.sqrt(self.terms.noisy * self.terms.share_variances[index]) / SCALE
 
     def record(self, log: MeasurementLog, measured: Sequence[Sequence[NoisyCounts]]) -> None:
         """Appends the last round's tables. Those of a selection become measurements once `record_choice` names them."""

@@ -1,8 +1,8 @@
 """Shares of Skellam noise, by a table of its distribution in whole numbers.
 
 What belongs here: the draws, exactly of the distribution that accounting assumes. What does not: variances, which come
-from the sealed plan (`sums`). Randomness is a cryptographic stream with a key from the operating system, except for a
-member whose share counts as known (`secure_sum.Draws`), and no argument turns the noise off.
+from the sealed plan (`sums`). Randomness is a cryptographic stream with a key from the operating system, and no
+argument turns the noise off.
 
 **Exactness.** |X| is the number of k >= 1 with U < P[|X| >= k], for U uniform on (0, 1); the sign is a fair coin. The
 tails P[|X| >= k] are tabulated as whole multiples of 2^-256. Of U, 63 bits are drawn first, and 193 further ones where
@@ -33,12 +33,11 @@ MOST_DRAWS = 2**14
 CHUNK = 2**18
 
 
-def sample_skellam(variance: float, number: int, stream: SecureStream | None = None) -> Whole:
+def sample_skellam(variance: float, number: int) -> Whole:
     """Independent Skellam noise of this variance; shape (number,).
 
     Args:
         variance: a multiple of `VARIANCE_STEP`, in squared units.
-        stream: None: a new one, with a key from the operating system.
 
     Raises:
         AccountingError: another variance.
@@ -48,7 +47,7 @@ def sample_skellam(variance: float, number: int, stream: SecureStream | None = N
         raise AccountingError(f"variance {variance!r}; accepted: multiples of {VARIANCE_STEP:g} in range")
     whole, rest = divmod(variance, MOST_OF_A_DRAW)
     noise = np.zeros(number, dtype=np.int64)
-    stream = SecureStream() if stream is None else stream
+    stream = SecureStream()
     for part in [MOST_OF_A_DRAW] * int(whole) + ([rest] if rest else []):
         for start in range(0, number, CHUNK):
             place = slice(start, min(start + CHUNK, number))

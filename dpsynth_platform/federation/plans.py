@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from dpsynth_platform.contracts.federation import AUDITOR
 from dpsynth_platform.federation.rounds import longest_messages
 from dpsynth_platform.federation.sums import SCALE, VARIANCE_STEP, SumPlan, Whole
 from dpsynth_platform.foundation.errors import AccountingError
@@ -76,6 +77,11 @@ class Terms:
     max_contributions: int
     silos: int
     share_variances: list[float]
+
+    @property
+    def noisy(self) -> int:
+        """How many of the participants add noise: all but the auditor, whose share counts as known."""
+        return len(set(self.participants) - {AUDITOR})
 
     def share_of(self, variance: float) -> float:
         """The least share of noise, of which the honest participants' together have this variance at least."""
@@ -144,7 +150,11 @@ class Measuring(Protocol):
         ...
 
     def add(self, opened: Whole, finished: int) -> None:
-        """Keeps the opened sum of the round that was given last, with the noise of so many participants."""
+        """Keeps the opened sum of the round that was given last, with the noise of so many participants.
+
+        Args:
+            finished: of those who add noise (`Terms.noisy`).
+        """
         ...
 
 

@@ -71,10 +71,11 @@ Steps = Generator[bytes, bytes, bytes]
 
 @dataclass(frozen=True)
 class Draws:
-    """Where a member's secrets and noise come from: the operating system, for whoever has rows.
+    """Where a member's secrets come from, and whether it adds noise: as all do who have rows.
 
     Attributes:
-        stream: gives both instead, to a member whose share of noise counts as known; None: without one.
+        stream: gives the secrets of a member whose share of noise counts as known, and which so adds none; None: they
+            come from the operating system.
     """
 
     stream: SecureStream | None = field(default=None, repr=False)
@@ -92,9 +93,7 @@ class Draws:
         return int.from_bytes(self.stream.words(6).tobytes(), "little") % limit  # 2^-127 from uniform
 
     def noise(self, variance: float, length: int) -> Whole:
-        return (
-            sample_skellam(variance, length) if self.stream is None else sample_skellam(variance, length, self.stream)
-        )
+        return sample_skellam(variance, length) if self.stream is None else np.zeros(length, dtype=np.int64)
 
 
 class Member:

@@ -6,10 +6,10 @@ coordinator's ledger, and the canaries as the rows of a participant of its own. 
 
 **The auditor** is a participant whose rows are the canaries: fictional owners, of whom each joins by its own coin. Its
 node runs in this process, with a ledger for this run alone. Its counts are masked and summed as those of all others
-are, so that an attack on the model tells as much of a canary as of any participant's record. The coordinator knows its
-share of the noise: the plan counts one more of those who finish and of those who collude
-(`federation.contracts.terms_of`). So its secrets may follow from its key and the run's name, and it says the same again
-when an interrupted run is made again from what was said in it (`federation.exchanges`).
+are, so that an attack on the model tells as much of a canary as of any participant's record. The coordinator knows
+whatever its node draws: the plan counts one more of those who finish and of those who collude
+(`federation.contracts.terms_of`). So it adds no noise, and its secrets follow from its key and the run's name: it says
+the same again when an interrupted run is made again from what was said in it (`federation.exchanges`).
 """
 
 from __future__ import annotations

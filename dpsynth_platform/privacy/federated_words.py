@@ -195,7 +195,7 @@ def not_covered(terms: FederatedTerms) -> list[str]:
 def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
     """What the guarantee of a run rests on, as the fields of `statement.Assumption`."""
     auditor = (
-        " The coordinator's auditor, whose rows are fictional, finishes besides, and its share counts as known."
+        " The coordinator's auditor, whose rows are fictional, finishes besides, and adds no noise."
         if terms.auditor
         else ""
     )

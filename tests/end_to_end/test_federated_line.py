@@ -35,6 +35,7 @@ from dpsynth_platform.federation.coordinator import TookPart
 from dpsynth_platform.federation.mechanisms import plan_of as plan_of_text
 from dpsynth_platform.federation.nodes import Node
 from dpsynth_platform.federation.relays import RelayLink
+from dpsynth_platform.federation.sums import SCALE
 from dpsynth_platform.foundation.errors import ConfigurationError, MechanismFailed
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, steps_of
@@ -49,6 +50,7 @@ from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.measured import read_measured
 
 pytestmark = pytest.mark.end_to_end
 
@@ -201,6 +203,10 @@ def test_the_plan_counts_the_auditor_besides(place: Path) -> None:
     alone = plan_of("mst", 2.0)
     assert (sealed.terms.minimum, sealed.terms.colluders) == (4, 2)
     assert sealed.terms.share_variances == alone.terms.share_variances and sealed.event == alone.event
+    tables = read_measured(storage_of(deployment).require(MEALS, "synthetic").directory)
+    assert tables is not None  # the auditor adds none on top
+    noise = (len(NAMES) * np.array(alone.terms.share_variances)) ** 0.5 / SCALE
+    assert {round(table["sigma"], 6) for table in tables["tables"]} <= {round(each, 6) for each in noise}
 
 
 def test_lineage_leads_from_the_participants_to_the_release(place: Path) -> None:

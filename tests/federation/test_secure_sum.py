@@ -11,11 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
+from seeded_stream import Counted
 
 from dpsynth_platform.federation import secure_sum
 from dpsynth_platform.federation.masks import framed, own_mask, pair_mask
 from dpsynth_platform.federation.rounds import ADVERTISE, AGREE, LABEL, MASK, SHARE, STEPS, UNMASK, Roster, Round
-from dpsynth_platform.federation.secure_sum import Aggregator, Member, run_sum
+from dpsynth_platform.federation.secure_sum import Aggregator, Draws, Member, run_sum
 from dpsynth_platform.federation.shamir import PRIME, SHARE_BYTES, restore, split
 from dpsynth_platform.federation.sums import SumPlan, add, decode, encode
 from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError, RoundRefused
@@ -33,7 +34,7 @@ def vector_of(name, plan):
     return np.random.default_rng(ord(name)).integers(-plan.bound, plan.bound, plan.length, endpoint=True)
 
 
-def member(name, plan=PLAN, round_id="1", vector=None, claim=lambda round_id: True):
+def member(name, plan=PLAN, round_id="1", vector=None, claim=lambda round_id: True, draws=None):
     return Member(
         plan,
         roster_of(plan.participants),
@@ -42,6 +43,7 @@ def member(name, plan=PLAN, round_id="1", vector=None, claim=lambda round_id: Tr
         IDENTITIES[name],
         vector or (lambda: vector_of(name, plan)),
         claim,
+        draws or Draws(),
     )
 
 
@@ -91,6 +93,14 @@ def test_each_share_of_noise_is_in_the_sum():
     error = run(plan).total - the_sum(NAMES, plan)
     # 500 squares over their variance: about chi-square, which leaves [250, 750] with a chance below 1e-10.
     assert 0.5 < (error**2).mean() / (7 * 64) < 1.5
+
+
+def test_a_member_whose_draws_are_known_adds_no_noise_and_says_the_same_again(silent):
+    opened = run_sum(PLAN, roster_of(7), "1", Here(a=member("a", draws=Draws(Counted()))))
+    assert np.array_equal(opened.total, the_sum(NAMES) + 6)
+    asked = Round(PLAN, roster_of(7), "1").write(ADVERTISE, False, {})
+    first, again = (member("a", draws=Draws(Counted())).answer(asked) for _ in range(2))
+    assert first == again != member("a").answer(asked)
 
 
 @pytest.mark.parametrize("lost", [*itertools.product(range(5), repeat=2), (0, 2, 4), (1, 1, 1), (3, 4, 4)])

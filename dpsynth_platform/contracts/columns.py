@@ -469,8 +469,19 @@ Column = Annotated[
     | Annotated[IgnoredColumn, Tag("ignored")],
     Discriminator(_column_tag),
 ]
-RESERVED_COLUMNS = ("included", "_owner", "_owners", "_record", "_kind", "_copy", "_rank", "_weight", "_listed")
-"""The platform's own columns beside the declared ones: of its tables (the first five), and of the SQL of bounding."""
+RESERVED_COLUMNS = (
+    "included",
+    "_owner",
+    "_owners",
+    "_record",
+    "_kind",
+    "_copy",
+    "_rank",
+    "_weight",
+    "_listed",
+    "_features",
+)
+"""The platform's own columns beside the declared ones: of its tables (the first five, the last), and of bounding."""
 MODELLED_TYPES = ("integer", "float", "date", "datetime", "time", "categorical", "boolean")
 WEIGHT_TYPES = ("integer", "float", "date")
 

@@ -7,7 +7,7 @@ noise (`participants`), messages. Everything here is post-processing of opened s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,20 @@ class TookPart:
     def write(self, directory: Path) -> None:
         """Keeps it beside the sums of the run, in the model's directory, whose content hash covers it."""
         write_durably(directory / TOOK_PART, json.dumps(asdict(self)))
+
+    def with_round(self, index: int, finished: Sequence[str], dropped: Mapping[str, str]) -> TookPart:
+        """With another round, or with one that is made again."""
+        after = slice(index + 1, None)
+        return TookPart(
+            self.started,
+            (*self.finished[:index], tuple(finished), *self.finished[after]),
+            (*self.dropped[:index], dropped, *self.dropped[after]),
+        )
+
+    @classmethod
+    def kept(cls, directory: Path) -> TookPart | None:
+        """That of a run that is not complete; None where no round was."""
+        return cls.read(directory) if (directory / TOOK_PART).exists() else None
 
     @classmethod
     def read(cls, directory: Path) -> TookPart:

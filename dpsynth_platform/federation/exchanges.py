@@ -41,10 +41,9 @@ class Exchanges:
         Raises:
             ConfigurationError: it is another plan's, or had other facts.
         """
-        record = self.place / _RUN
-        if not record.exists():
+        if not self.has_begun:
             return None
-        found = json.loads(record.read_text(encoding="utf-8"))
+        found = json.loads((self.place / _RUN).read_text(encoding="utf-8"))
         others = [name for name, value in (facts | {"plan": plan_digest}).items() if found.get(name) != value]
         if others:
             raise ConfigurationError(
@@ -53,8 +52,15 @@ class Exchanges:
             )
         return str(found["run"])
 
+    @property
+    def has_begun(self) -> bool:
+        return (self.place / _RUN).exists()
+
     def begin(self, plan_digest: str, run_id: str, **facts: str) -> None:
-        """Notes whose exchanges these are, before anybody is asked."""
+        """Notes whose exchanges these are, before anybody is asked to start.
+
+        Reservations are in the memory of participants: what was said before is no part of a run that continues later.
+        """
         known = {"run": run_id, "plan": plan_digest} | facts
         write_durably(private_directory(self.place) / _RUN, json.dumps(known))
 
@@ -79,6 +85,7 @@ class KeptExchanges:
         if kept.exists():
             return _read(kept.read_bytes())
         replies = self.link.ask(requests)
+        private_directory(self.place)
         lengths = json.dumps({name: len(reply) for name, reply in replies.items()})
         write_durably(kept, b"\n".join([lengths.encode(), b"".join(replies.values())]))
         return replies

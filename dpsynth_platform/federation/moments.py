@@ -338,19 +338,18 @@ class MeasuringVectors:
     columns: Measuring | None
     opened: Opened[MomentsPlan]
     _asked: VectorRound | None = None
-    _index: int = 0
 
     def next_round(self) -> Round | None:
         if self.columns is not None:
             if (asked := self.columns.next_round()) is not None:
-                self._index = asked.index + 1
                 return asked
             self.columns = None
-        if first_unmeasured(self.opened) is None:
+        if (query := first_unmeasured(self.opened)) is None:
             complete(self.plan.moments, self.opened.directory)
             write_durably(self.directory / PLAN, self.plan.to_json())
             return None
-        self._asked = self.plan.round(self._index, _to_json(self.opened.read))
+        index = self.plan.before + names_of(self.plan.moments).index(query.name)
+        self._asked = self.plan.round(index, _to_json(self.opened.read))
         return self._asked
 
     def add(self, opened: Whole, finished: int) -> None:
@@ -364,7 +363,6 @@ class MeasuringVectors:
         kept = asked.query.of_vector(opened / asked.sum.scale, shape)
         deviation = _deviation(asked.sum.share_variance, asked.sum.scale, finished)
         write_arrays(self.opened.directory / f"{asked.query.name}.npz", {"sums": kept, DEVIATION: np.array(deviation)})
-        self._index = asked.index + 1
 
 
 def names_of(moments: MomentsPlan) -> list[str]:

@@ -50,7 +50,7 @@ from dpsynth_platform.foundation.errors import (
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.signature import is_valid, sign
-from dpsynth_platform.synth.evolution.journal import FILE_NAME
+from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
 PROPOSE, START, SUM, COMPLETE, WITHDRAW = "propose", "start", "sum", "complete", "withdraw"
 LABEL = b"dpsynth-run-2"
@@ -67,7 +67,7 @@ class Node:
         approve: raises `GrantRefused` unless a person approves the run; called once its policy allows the plan.
         report: called with a line on what was done.
         started, completed: called with a run's name once it is paid for, and once it is complete; never raise.
-        draws: of its secrets and noise.
+        draws: of its secrets and noise in the round of a name.
     """
 
     participant: Participant
@@ -76,7 +76,7 @@ class Node:
     report: Callable[[str], None] = lambda line: None
     started: Callable[[str, Run], None] = lambda run_id, run: None
     completed: Callable[[str], None] = lambda run_id: None
-    draws: Draws = field(default_factory=Draws)
+    draws: Callable[[str], Draws] = lambda round_id: Draws()
     _runs: dict[str, Run] = field(default_factory=dict, repr=False)
     _member: tuple[str, Member] | None = field(default=None, repr=False)
     _last: tuple[bytes, bytes] = field(default=(b"", b""), repr=False)  # digest of a message, and the reply to it
@@ -155,18 +155,19 @@ class Node:
         run = self._run(run_id)
         if document is not None:
             asked = run.open(document)
+            round_id = _round_id(run_id, asked)
             self.report(f"run {run_id}: round {asked.index + 1} of {len(run.plan.rounds)}, {asked.sum.length} numbers")
             self._member = (
                 run_id,
                 Member(
                     asked.sum,
                     self.roster.of(run.plan.terms.participants),
-                    _round_id(run_id, asked),
+                    round_id,
                     self.name,
                     self.identity,
                     lambda: run.counts(asked),
                     lambda _: True,  # `Run.open` opens each round once, and `Participant.start` each run
-                    self.draws,
+                    self.draws(round_id),
                 ),
             )
         if self._member is None or self._member[0] != run_id:
@@ -227,8 +228,8 @@ class Coordinator:
             run_id: its name for all who take part, new for each run.
             before_start: called with the names of those who have reserved, before any of them is asked to start. What
                 it raises ends the run, and reservations are withdrawn.
-            continues: whether the run began before, over a link that has kept what was said (`exchanges`). It is made
-                again from its beginning, in the same directory; what was drawn at random for it stays there.
+            continues: whether the run began before, over a link that has kept what was said (`exchanges`). Its first
+                messages are made again, and its rounds from the first one of which the directory has no result.
 
         Raises:
             LedgerError: fewer participants than the plan's minimum have reserved, or started. Reservations are then
@@ -255,21 +256,26 @@ class Coordinator:
             self._withdraw(run_id, signatures)
             raise
         started = self._start(run_id, plan, signatures)
-        finished: list[tuple[str, ...]] = []
-        dropped: list[Mapping[str, str]] = []
+        took_part = TookPart(tuple(sorted(started)), (), ())
+        if continues:
+            took_part = TookPart.kept(directory) or took_part
 
         def open_sum(asked: Round) -> tuple[Whole, tuple[str, ...]]:
             link = _RoundLink(self, run_id, asked, frozenset(started))
+            nonlocal took_part
             opened = run_sum(asked.sum, roster, _round_id(run_id, asked), link)
-            finished.append(opened.finished)
-            dropped.append(opened.dropped)
-            TookPart(tuple(sorted(started)), tuple(finished), tuple(dropped)).write(directory)
+            took_part = took_part.with_round(asked.index, opened.finished, opened.dropped)
+            took_part.write(directory)
             return opened.total, opened.finished
 
         digest = run_rounds(plan, directory, open_sum, progress)
+        if len(took_part.finished) != len(plan.rounds):
+            raise MechanismFailed(
+                f"{len(took_part.finished)} rounds of {len(plan.rounds)} are known; accepted: all of the plan"
+            )
         with suppress(DpsynthError):  # a model that is paid for is worth more than the participants' note of it
             self.ask(COMPLETE, run_id, dict.fromkeys(started, digest.encode()))
-        return Outcome(digest, tuple(sorted(started)), tuple(finished), tuple(dropped))
+        return Outcome(digest, took_part.started, took_part.finished, took_part.dropped)
 
     def ask(
         self, kind: str, run_id: str, contents: Mapping[str, bytes], document: Mapping[str, Any] | None = None
@@ -354,10 +360,12 @@ class _RoundLink:
 
 
 def _clear(directory: Path) -> None:
-    """Deletes what a run left in its directory, except for candidates that were drawn at random, which are its own."""
-    for path in directory.rglob("*"):
-        if path.is_file() and path.name != FILE_NAME:
-            path.unlink()
+    """Deletes logs of counts, which are written from their beginning: all in them follows from what was said.
+
+    Candidates and networks stay: what was drawn at random for them is in no message.
+    """
+    for path in directory.rglob(FILE_NAME):
+        path.unlink()
 
 
 _KINDS = (PROPOSE, START, SUM, COMPLETE, WITHDRAW)

@@ -203,7 +203,8 @@ class TextEvolutionPlan(EvolutionPlan):
     def evolving(self, directory: Path, journal: EvolutionJournal, progress: Progress) -> EvolvingTexts:
         columns = directory / COLUMNS
         counted.estimate(self.counted, columns, progress=progress)
-        journal.settle(evolution.sizes_of(self.sealed, self.parameters, columns))
+        if journal.groups is None:
+            journal.settle(evolution.sizes_of(self.sealed, self.parameters, columns))
         sizes = dict(journal.groups or {})
         return EvolvingTexts(self, directory, journal, progress, sizes, self.foundation(list(sizes)))
 

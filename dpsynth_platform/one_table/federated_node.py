@@ -17,6 +17,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +41,7 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.declaration import Declared, read_declared
 from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_lineage import NodeLineage, own_emitter
-from dpsynth_platform.one_table.place import held
+from dpsynth_platform.one_table.place import BOUNDED, held
 from dpsynth_platform.one_table.rows import bounded_rows
 from dpsynth_platform.one_table.task import LEAST_UNITS, Options, declared_run
 from dpsynth_platform.one_table.witnesses import intact_ledger, note_head
@@ -191,6 +192,7 @@ def node_up(
                     texts = [str(read.contract.text_column)]
                     progress(ENCODING, 0, 1)  # steps between would disclose the number of rows
                     bounded = with_features(bounded, texts[0], work / "features")
+                    shutil.rmtree(work / BOUNDED)
                     progress(ENCODING, 1, 1)
                 node = Node(
                     Participant(policy, ledger, bounded, planned_domain(read.contract), layout, texts),

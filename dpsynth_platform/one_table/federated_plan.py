@@ -19,6 +19,7 @@ from dpsynth_platform.contracts.base import FamilyName, Name, Part
 from dpsynth_platform.contracts.columns import CategoricalColumn, IdentifierColumn, IgnoredColumn
 from dpsynth_platform.contracts.federation import AUDITOR, FEDERATED_COLUMN, FEDERATED_METHODS
 from dpsynth_platform.contracts.methods import IMAGE_METHODS, TEXT_METHODS
+from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.mechanisms import plan_for, plan_of
@@ -42,7 +43,7 @@ from dpsynth_platform.one_table.task import Options, declared_run
 from dpsynth_platform.privacy import federated_words
 from dpsynth_platform.privacy.federated_words import FederatedTerms, ProtectionInWords
 from dpsynth_platform.sources.declared_rows import with_row
-from dpsynth_platform.synth.guarded_sources import check_public_table
+from dpsynth_platform.synth.guarded_sources import check_public_table, public_faults
 from dpsynth_platform.synth.mock import schema_of
 
 _PURPOSES = {
@@ -254,6 +255,15 @@ def rounds_shown(plan: FederatedPlan) -> list[RoundShown]:
         fewest, most = (math.sqrt(variance) / each.scale for variance in variances)
         found.append(RoundShown(purpose, tables, each.length, (fewest, most)))
     return found
+
+
+def check_public_texts(plan: FederatedPlan, settings: Settings) -> None:
+    """Refuses a plan whose public texts are guarded here by now. Raises `ContractError`."""
+    rows = plan.parameters.public if isinstance(plan, TextEvolutionPlan) else None
+    if rows is not None:
+        public = PublicRows(uri=rows.uri, format=rows.format, why="as the plan was made with")
+        for fault in public_faults(settings, public):
+            raise ContractError(f"the plan's public texts: {fault}")
 
 
 def terms_in_words(plan: FederatedPlan) -> FederatedTerms:

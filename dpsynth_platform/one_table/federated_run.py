@@ -47,10 +47,11 @@ from dpsynth_platform.lineage.emitter import Delivery, LineageEmitter
 from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_lineage import coordinator_emitter, coordinator_run, drawing_run
+from dpsynth_platform.one_table.federated_plan import check_public_texts
 from dpsynth_platform.one_table.federated_statement import FederatedStatement
 from dpsynth_platform.one_table.output import write_rows, write_statement
 from dpsynth_platform.one_table.paying import Interrupted
-from dpsynth_platform.one_table.place import STATEMENT, Place, held, synthetic_path
+from dpsynth_platform.one_table.place import EXCHANGES, STATEMENT, Place, held, synthetic_path
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.synth.interface import Drawing, generator
@@ -158,10 +159,10 @@ def _synthesized(
 ) -> FederatedSynthesis:
     if (place.root / f"{STATEMENT}.md").exists():
         raise ConfigurationError(f"--out {place.root} has the table of a finished run; accepted: a new directory")
+    check_public_texts(plan, Settings.from_environment())
     paid, emitter = _paid(plan, place), coordinator_emitter(place, Settings.from_environment())
-    spent, deliveries = paid is None, list[Delivery]()
+    spent, deliveries, exchanges = paid is None, list[Delivery](), Exchanges(place.restricted / EXCHANGES)
     if paid is None:
-        exchanges = Exchanges(place.restricted / "exchanges")
         begun = exchanges.begun(plan.digest)
         if begun is not None and run not in (None, begun):
             raise ContractError(f"--run {run}: run {begun} was interrupted here; accepted: its name, or another --out")
@@ -171,11 +172,11 @@ def _synthesized(
             followed = _Following(opened, run, exchanges)
             took_part = _took_part(plan, roster, key, followed, place, progress, continues=begun is not None)
         write_durably(_record(place), json.dumps({"run": run, "plan": plan.digest}))
-        exchanges.forget()
         ended = coordinator_run(plan, run, took_part.started, place.model(run), attempt=attempt)
         deliveries.append(emitter.complete(ended))
     else:
         run, took_part = paid
+    exchanges.forget()
     synthetic = synthetic_path(place.root, "parquet")
     with _saying(lambda: f"Run {run} is paid for, and its model is kept: the same command draws from it, at no cost."):
         drawing = generator(plan.sealed.method).draw(place.model(run), rows, progress=progress)
@@ -223,10 +224,16 @@ def _took_part(
 ) -> TookPart:
     private_directory(place.models)
     with _saying(lambda: link.in_words):
-        link.exchanges.begin(plan.digest, link.run)
+        if not continues:
+            link.exchanges.forget()  # of a run that was interrupted before it began
         try:
             made = Coordinator(roster, key, link).run(
-                link.run, plan, place.model(link.run), progress, continues=continues
+                link.run,
+                plan,
+                place.model(link.run),
+                progress,
+                before_start=lambda _: link.exchanges.begin(plan.digest, link.run),
+                continues=continues,
             )
         except (LedgerError, RoundRefused):  # too few are left, and that does not change
             link.exchanges.forget()
@@ -276,7 +283,7 @@ class _Following:
 
     @property
     def _goes_on(self) -> bool:
-        return self.exchanges.place.exists()
+        return self.exchanges.has_begun
 
 
 def _record(place: Place) -> Path:

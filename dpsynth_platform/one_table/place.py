@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 SYNTHETIC, ANSWERS = "synthetic", "answers"
 """Names of an output's tables, of which a directory can have both."""
 STATEMENT, ANSWERS_STATEMENT = "statement", "answers-statement"
-ROWS, BOUNDED = "rows-", "bounded"
+ROWS, BOUNDED, EXCHANGES = "rows-", "bounded", "exchanges"
 """Beginning of a directory's name, and the table in it that a mechanism reads."""
 KEPT_DAYS = 7
 """The time-to-live of the rows of an interrupted mechanism, from its last progress on: the next command deletes them
@@ -104,7 +104,7 @@ def synthetic_path(root: Path, format_: Format, name: str = SYNTHETIC) -> Path:
 
 
 def _expire(place: Place) -> None:
-    """Deletes rows whose mechanism has written no file for so long.
+    """Deletes rows whose mechanism has written no file for so long, and what was said in a run that has not gone on.
 
     Times of directories say nothing: they change with what is deleted.
     """
@@ -113,6 +113,10 @@ def _expire(place: Place) -> None:
         written = [file.stat().st_mtime for file in (rows / "plan.json", *model.rglob("*")) if file.is_file()]
         if time.time() - max(written, default=0.0) > dt.timedelta(days=KEPT_DAYS).total_seconds():
             shutil.rmtree(rows, ignore_errors=True)
+    exchanges = place.restricted / EXCHANGES
+    said = [file.stat().st_mtime for file in exchanges.glob("*")]
+    if time.time() - max(said, default=0.0) > dt.timedelta(days=KEPT_DAYS).total_seconds():
+        shutil.rmtree(exchanges, ignore_errors=True)
 
 
 @contextmanager

@@ -8,8 +8,8 @@ coordinator's ledger, and the canaries as the rows of a participant of its own. 
 node runs in this process, with a ledger for this run alone. Its counts are masked and summed as those of all others
 are, so that an attack on the model tells as much of a canary as of any participant's record. The coordinator knows
 whatever its node draws: the plan counts one more of those who finish and of those who collude
-(`federation.contracts.terms_of`). So it adds no noise, and its secrets follow from its key and the run's name: it says
-the same again when an interrupted run is made again from what was said in it (`federation.exchanges`).
+(`federation.contracts.terms_of`). So it adds no noise, and its secrets follow from its key and the round: it says the
+same again when an interrupted run is made again from what was said in it (`federation.exchanges`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from dpsynth_platform.federation.relays import relayed, start_of_flower
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.secure_sum import Draws, Link
 from dpsynth_platform.foundation.errors import (
+    ConfigurationError,
     DpsynthError,
     LedgerError,
     MechanismFailed,
@@ -59,7 +60,7 @@ from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.training.stream import SecureStream
-from dpsynth_platform.worker.inputs import claim_of
+from dpsynth_platform.worker.inputs import CLAIM_FILE, claim_of
 
 COORDINATOR = "coordinator"
 _MODEL_BYTES = 2**24
@@ -123,7 +124,7 @@ def _opened(
     exchanges: Exchanges,
 ) -> None:
     """All sums of a run in the directory, and the model that is fitted to them; reported as a run of its own."""
-    keys, begun = federation_keys(step.vault), exchanges.begun(plan.digest, canaries=canaries.content_hash)
+    keys, begun = federation_keys(step.vault), _begun(step, exchanges, plan, entry, canaries)
     run = begun or step.run.dagster_run_id
     public = {name: key.public_key().public_bytes_raw().hex() for name, key in keys.items()}
     roster = {**federation.participants, AUDITOR: public[AUDITOR]}
@@ -142,24 +143,24 @@ def _opened(
     def before_start(reserved: Collection[str]) -> None:
         nonlocal started
         step.progress(f"reserved by {', '.join(sorted(set(reserved) - {AUDITOR}))}")
+        exchanges.begin(plan.digest, run, canaries=canaries.content_hash)
         if not started:
             step.ledger.start(entry.entry_id)
         started = True
-        claim_of(directory, entry=entry.entry_id, plan=plan.digest, canaries=canaries.content_hash, data="")
+        if not (directory / CLAIM_FILE).exists():
+            claim_of(directory, entry=entry.entry_id, plan=plan.digest, canaries=canaries.content_hash, data="")
         step.progress(
             f"ledger entry {entry.entry_id} started; from here on its cost is spent, here and at each of them"
         )
 
     emitter, lineage = step.emitter, _lineage(step, plan, run)
     if begun is None:
-        exchanges.begin(plan.digest, run, canaries=canaries.content_hash)
+        exchanges.forget()  # of a run that was interrupted before it began
     else:
         step.progress(f"continuing run {run}, which was interrupted: participants that are still up go on, at no cost")
     try:
         with (
-            _auditor(
-                step, contract, plan, keys[AUDITOR], roster, public[COORDINATOR], canaries, directory, run
-            ) as auditor,
+            _auditor(step, contract, plan, keys[AUDITOR], roster, public[COORDINATOR], canaries, directory) as auditor,
             relayed(place, relay.seconds, plan.most_reply_bytes, ready) as link,
         ):
             emitter.start(lineage)
@@ -218,11 +219,24 @@ def _rounds_of(step: StepContext) -> Progress:
     return lambda what, done, total, more="": step.progress(f"{what}: {done} of {total}")
 
 
-class _OwnStream(SecureStream):
-    """A stream that is the same for the same key, run and plan."""
+def _begun(
+    step: StepContext, exchanges: Exchanges, plan: FederatedPlan, entry: Entry, canaries: StepRecord
+) -> str | None:
+    """The name of the run that continues. Raises `SpendRepeated` if it has begun with other canaries."""
+    try:
+        return exchanges.begun(plan.digest, canaries=canaries.content_hash)
+    except ConfigurationError as error:
+        problem = str(error).partition(";")[0]
+    raise SpendRepeated(
+        f"{step.place.label}: {problem}, and cannot continue with these. {step.way_to_spend_again(entry)}"
+    )
 
-    def __init__(self, key: Ed25519PrivateKey, run: str, plan_digest: str) -> None:
-        own = derive_key(key.private_bytes_raw(), b"dpsynth-auditor-1", run.encode(), plan_digest.encode())
+
+class _OwnStream(SecureStream):
+    """A stream that is the same for the same key, plan and round of a run."""
+
+    def __init__(self, key: Ed25519PrivateKey, plan: FederatedPlan, round_id: str) -> None:
+        own = derive_key(key.private_bytes_raw(), b"dpsynth-auditor-1", plan.digest.encode(), round_id.encode())
         self._encryptor = Cipher(algorithms.AES(own), modes.CTR(bytes(16))).encryptor()
 
 
@@ -262,7 +276,6 @@ def _auditor(
     coordinator: str,
     canaries: StepRecord,
     directory: Path,
-    run: str,
 ) -> Iterator[Node]:
     """The node of the auditor, whose ledger knows this run alone: its owners are fictional."""
     from dpsynth_platform.audit.canaries import read_canaries
@@ -307,6 +320,6 @@ def _auditor(
         layout = None if contract.image_column is None else ImageLayout.of(contract)
         texts = [] if contract.text_column is None else [contract.text_column]
         member = Participant(policy, ledger, joining, planned_domain(contract), layout, texts)
-        yield Node(member, key, report=report, draws=Draws(_OwnStream(key, run, plan.digest)))
+        yield Node(member, key, report=report, draws=lambda round_id: Draws(_OwnStream(key, plan, round_id)))
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -34,6 +34,7 @@ _OF_TEXTS = (
     "What texts say: each participant replaces personal data in its own texts by rules of its own, best effort, before "
     "they vote. The guarantee does not rest on it, and nothing else bounds what the table can tell of one unit. People "
     "of whom the texts of several units tell are no unit and have no guarantee of their own.",
+    "Whether a participant has any text: without one, its node does not come up.",
 )
 _OF_THE_AUDIT = (
     "What the audit does not try: it attacks what all see, sums with the noise of everybody who finished. Those who "

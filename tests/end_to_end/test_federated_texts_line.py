@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +19,8 @@ from test_federated_line import AUDITOR, CONTRACT, COORDINATOR, Federated, feder
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.federation import noise
 from dpsynth_platform.federation.contracts import plan_of_contract
-from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.federation.relays import RelayLink
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.operations.federating import federation_keys
 from dpsynth_platform.reviewing import verification
@@ -48,13 +50,17 @@ def line_of(place: Path, public_table: Path, **generate: Any) -> Federated:  # n
     return deployment
 
 
+def policies_of(deployment: Federated, place: Path) -> dict[str, Any]:  # noqa: F811
+    keys = {name: public_half(key) for name, key in federation_keys(Vault(deployment.settings.vault)).items()}
+    named = {name: public(place / name) for name in NAMES} | {AUDITOR: keys[AUDITOR]}
+    return by_all(dataset="meals", participants=named, coordinator=keys[COORDINATOR])
+
+
 def test_texts_through_the_whole_line(place: Path) -> None:  # noqa: F811
     known, mark = notes(200, seed=1), "zanzibar"
     pq.write_table(known.drop_columns(["person"]), place / "public.parquet")
     deployment = line_of(place, place / "public.parquet")
-    keys = {name: public_half(key) for name, key in federation_keys(Vault(deployment.settings.vault)).items()}
-    named = {name: public(place / name) for name in NAMES} | {AUDITOR: keys[AUDITOR]}
-    policies = by_all(dataset="meals", participants=named, coordinator=keys[COORDINATOR])
+    policies = policies_of(deployment, place)
     with up(place, notes(400, seed=2, mark=mark), {"columns": COLUMNS}, **policies):
         ran = deployment.run(Sockets(place))
     assert ran.success, ran.failures
@@ -77,6 +83,29 @@ def test_texts_through_the_whole_line(place: Path) -> None:  # noqa: F811
     assert dossier["synthetic"]["rows"] == 30
     released = pq.read_table(next(folder.glob("data/*.parquet")))
     assert set(released["body"].to_pylist()) <= set(known["body"].to_pylist())
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_the_last_round_of_votes_continues_with_the_auditor(place: Path, step: int) -> None:  # noqa: F811
+    """Earlier rounds of votes are in the journal, and are not made again; the auditor says what it said in this one."""
+    pq.write_table(notes(200, seed=1).drop_columns(["person"]), place / "public.parquet")
+    deployment = line_of(place, place / "public.parquet")
+    ask, asked = RelayLink.ask, list[int]()
+
+    def ended(link: RelayLink, requests: dict[str, bytes]) -> Any:
+        asked.append(len(requests))
+        replies = ask(link, requests)
+        if len(asked) == 2 + 2 * 5 + step:
+            raise ConfigurationError("the relay has gone")
+        return replies
+
+    with up(place, notes(400, seed=2), {"columns": COLUMNS}, **policies_of(deployment, place)):
+        with patch.object(RelayLink, "ask", ended):
+            assert "the relay has gone" in deployment.run(Sockets(place)).failures["model"]
+        again = deployment.run(Sockets(place))
+    assert again.success, again.failures
+    _, dossier = published(deployment)
+    assert [sorted(names) for names in dossier["mechanism"]["took_part"]["finished"]] == 3 * [[AUDITOR, *NAMES]]
 
 
 def test_a_guarded_table_is_no_public_one_of_texts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

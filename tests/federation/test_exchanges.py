@@ -10,6 +10,7 @@ from dpsynth_platform.federation.coordinator import TookPart
 from dpsynth_platform.federation.exchanges import Exchanges
 from dpsynth_platform.federation.nodes import Coordinator, Node
 from dpsynth_platform.foundation.errors import ConfigurationError, RoundRefused
+from dpsynth_platform.one_table.federated_run import new_run_name
 
 EXCHANGES = 3 + 2 * 5
 """Reservations, starts, the end, and five steps of each of two rounds."""
@@ -41,11 +42,20 @@ def two_columns():
     return plan_of("mst", columns={name: COLUMNS[name] for name in ("drink", "food")})
 
 
-def run(wires, exchanges, plan, directory, run_id="run"):
+def run(wires, exchanges, plan, directory):
+    """As a command or a line does: a run that was interrupted before it began is none that continues."""
     begun = exchanges.begun(plan.digest)
-    exchanges.begin(plan.digest, run_id)
+    run_id = begun or new_run_name()
+    if begun is None:
+        exchanges.forget()
     coordinator = Coordinator(ROSTER, COORDINATOR, exchanges.over(wires))
-    return coordinator.run(run_id, plan, directory, continues=begun is not None)
+    return coordinator.run(
+        run_id,
+        plan,
+        directory,
+        before_start=lambda _: exchanges.begin(plan.digest, run_id),
+        continues=begun is not None,
+    )
 
 
 @pytest.fixture
@@ -64,7 +74,7 @@ def answered(monkeypatch):
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("number", range(1, EXCHANGES + 1))
 def test_a_run_continues_wherever_its_coordinator_was_killed(tmp_path, answered, number, heard):
-    """Nobody works on a message twice, and all that a run costs is paid once."""
+    """Nobody works on a message twice, and all that a run costs is paid once. Before it has begun, another one begins."""
     plan, nodes, exchanges = two_columns(), nodes_of(tmp_path, rows(60)), Exchanges(tmp_path / "said")
     domain = plan.domain
     for node in nodes.values():
@@ -74,8 +84,9 @@ def test_a_run_continues_wherever_its_coordinator_was_killed(tmp_path, answered,
     made = run(Wires(nodes), exchanges, plan, tmp_path / "model")
     assert [set(names) for names in made.finished] == [set(NAMES)] * 2
     assert TookPart.read(tmp_path / "model").finished == made.finished
-    assert states(nodes) == {name: ["spent"] for name in NAMES}
-    assert len(answered) == len(NAMES) * EXCHANGES
+    reserved = number == 1 and heard  # by the first run: until the deadline
+    assert states(nodes) == {name: [*["reserved"] * reserved, "spent"] for name in NAMES}
+    assert len(answered) == len(NAMES) * (EXCHANGES + reserved)
 
 
 def test_kept_exchanges_ask_nobody_and_keep_the_order_of_replies(tmp_path):
@@ -116,8 +127,9 @@ def test_a_round_that_continues_otherwise_is_refused_by_those_who_were_in_it(tmp
         run(Ending(nodes, 5, heard=True), Exchanges(tmp_path / "said"), plan, tmp_path / "model")
     wires = Wires(nodes)
     with pytest.raises(RoundRefused):
-        coordinator = Coordinator(ROSTER, COORDINATOR, _WithoutWest(Exchanges(tmp_path / "said").over(wires)))
-        coordinator.run("run", plan, tmp_path / "model", continues=True)
+        kept = Exchanges(tmp_path / "said")
+        coordinator = Coordinator(ROSTER, COORDINATOR, _WithoutWest(kept.over(wires)))
+        coordinator.run(kept.begun(plan.digest), plan, tmp_path / "model", continues=True)
     assert [(name, kind) for name, kind, _ in wires.refusals] == [(name, "sum") for name in NAMES if name != "west"]
 
 

@@ -24,6 +24,7 @@ from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_node import Approvals, node_status, node_up
 from dpsynth_platform.one_table.federated_plan import read_plan
 from dpsynth_platform.one_table.federated_run import run_federated
+from dpsynth_platform.one_table.paying import Interrupted
 from dpsynth_platform.synth.images import moments_measuring
 
 ALONE = {"drawing": COLUMNS["drawing"]}
@@ -202,3 +203,38 @@ def test_a_node_without_readable_pictures_does_not_come_up(place):  # noqa: F811
     given = {"owners": "person", "report": print, "goes_on": lambda: False}
     with pytest.raises(SourceError, match="hardly any, of its values is a picture of the declared form"):
         node_up(place / "north", path, policy(place, "north", **PICTURED), {"columns": COLUMNS}, **given)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "exchange"),
+    [
+        ("image_moments", {}, 2 + 5 * 9),  # in the last of ten rounds or so, after networks were learned from sums
+        (
+            "image_pe",
+            {"image": {"evolution": {"foundation": "shapes", "rounds": 2, "variations": 1, "population": 4}}},
+            14,
+        ),
+    ],
+)
+def test_a_run_over_pictures_continues(place, method, settings, exchange):  # noqa: F811
+    status, said = planned(place, COLUMNS, settings=settings, method=method)
+    assert status == 0, said
+
+    class Stopping(Sockets):
+        asked = 0
+
+        def ask(self, requests):
+            found = super().ask(requests)
+            self.asked += 1
+            if self.asked == exchange:
+                raise KeyboardInterrupt
+            return found
+
+    roster = Roster.from_texts({name: public(place / name) for name in NAMES})
+    plan, key = read_plan(place / "plan.json"), federation_key(place / "coordinator")
+    with up(place, drawings(100), {"columns": COLUMNS}, **by_all(methods=[method])):
+        with pytest.raises(Interrupted, match="The same command continues this one"):
+            run_federated(plan, roster, key, nullcontext(Stopping(place)), place / "out", rows=12)
+        made = run(place, plan, rows=12)
+    assert made.rows == 12 and made.took_part.finished == ((*NAMES,),) * len(plan.rounds)
+    assert all([run["state"] for run in node_status(place / name).to_json()["runs"]] == ["spent"] for name in NAMES)

@@ -19,6 +19,7 @@ from dpsynth_platform.federation import noise
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.federation.text_evolution import TextEvolutionPlan, with_features
 from dpsynth_platform.foundation.errors import ContractError, LedgerError, SourceError
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 from dpsynth_platform.one_table import federated_node
 from dpsynth_platform.one_table.federated_keys import federation_key
@@ -221,6 +222,16 @@ def test_a_node_without_texts_does_not_come_up(place):  # noqa: F811
         node_up(place / "north", place / "none.parquet", policy(place, "north", **NOTED), {"columns": COLUMNS}, **given)
 
 
+def test_a_public_table_that_is_guarded_by_now_stops_a_run_before_anybody_is_asked(place, monkeypatch):  # noqa: F811
+    assert planned(place)[0] == 0
+    monkeypatch.setenv("DPSYNTH_HOME", str(place / "home"))
+    monkeypatch.setattr(Settings, "sensitive_places", property(lambda settings: {"restricted zone": place}))
+    wires = Heard(place)
+    with pytest.raises(ContractError, match="the plan's public texts: .* overlap; accepted: a table that is public"):
+        run(place, wires, rows=20)
+    assert wires.replies == []
+
+
 def test_candidates_that_were_drawn_at_random_are_the_same_when_a_run_continues(place):  # noqa: F811
     """Votes for the candidates of a round can be heard by a coordinator that was stopped once it had asked for them."""
     assert planned(place)[0] == 0
@@ -239,6 +250,7 @@ def test_candidates_that_were_drawn_at_random_are_the_same_when_a_run_continues(
         begun = journal.read_text().splitlines()
         made = run(place, rows=20)
     assert made.rows == 20 and any('"candidates"' in line for line in begun)
+    assert made.took_part.finished == ((*NAMES,),) * 3
     kept = next((place / "out").rglob("evolution.jsonl")).read_text().splitlines()
     assert kept[: len(begun)] == begun
     assert all([run["state"] for run in node_status(place / name).to_json()["runs"]] == ["spent"] for name in NAMES)

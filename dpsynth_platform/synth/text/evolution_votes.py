@@ -87,7 +87,7 @@ def read_voters(
     conditions = [condition.column for condition in layout.conditions]
     names = [*conditions, layout.fields[0], *owned]
     held = bounded if isinstance(bounded, pa.Table) else None
-    if FEATURES_COLUMN in bounded_columns(bounded if held is None else held.schema, names):
+    if FEATURES_COLUMN in bounded_columns(bounded if held is None else held.schema, names):  # a reserved name
         names.append(FEATURES_COLUMN)
     features_of = lru_cache(maxsize=REMEMBERED_TEXTS)(lambda text: text.features(encoder))
     features: list[Features] = []

@@ -52,7 +52,9 @@ def paths(command):
 
 def test_the_nodes_command_is_one_that_its_program_accepts():
     check_command(NODE["command"])
-    check_command(["dpsynth", "node", "key", "/srv/dpsynth/node"])
+    (key,) = (container["command"] for container in POD["initContainers"])
+    assert key == ["dpsynth", "node", "key", NODE["command"][3]]
+    check_command(key)
     check_command(["dpsynth", "node", "status", "/srv/dpsynth/node"])
     check_command(["dpsynth", "node", "approve", "/srv/dpsynth/node", "0123456789ab", "--by", "Rita"])
     check_command(["dpsynth", "federate", "keys"])
@@ -151,7 +153,7 @@ def test_no_container_has_more_rights_than_it_needs():
         assert PINNED.search(service["image"]), name
     assert POD["securityContext"]["runAsNonRoot"] is True
     assert POD["automountServiceAccountToken"] is False
-    for container in POD["containers"]:
+    for container in (*POD["initContainers"], *POD["containers"]):
         context = container["securityContext"]
         assert context["readOnlyRootFilesystem"] is True
         assert context["allowPrivilegeEscalation"] is False

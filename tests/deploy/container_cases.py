@@ -62,7 +62,7 @@ class Networks:
             time.sleep(0.01)
 
     def join(self, network, *hosts):
-        """A new address in a network, under these names."""
+        """A new address in a network, under these names; one of the same first name has left."""
         if network not in self._names:
             self._names[network] = len(self._names)
             bridge = f"b{self._names[network]}"
@@ -71,12 +71,12 @@ class Networks:
         known = self._hosts.setdefault(network, {})
         self._last += 1
         address = f"10.9.{self._names[network]}.{self._last}"
-        known[hosts] = address
+        known[hosts[0]] = (hosts, address)
         return {"hub": self._hub.pid, "bridge": f"b{self._names[network]}", "address": address}
 
     def hosts(self, networks):
         """The lines of a hosts file, with those that have joined so far."""
-        known = [item for network in networks for item in self._hosts.get(network, {}).items()]
+        known = [item for network in networks for item in self._hosts.get(network, {}).values()]
         return "".join(f"{address} {' '.join(names)}\n" for names, address in [(("localhost",), "127.0.0.1"), *known])
 
 

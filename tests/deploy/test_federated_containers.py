@@ -210,7 +210,8 @@ def test_the_commands_of_the_deployment_make_one_release(place):
         (place / "hub").mkdir()
         hub = hub_of(place, made, networks, stack)
         coordinator = key_of(hub, "code", "coordinator", "/srv/dpsynth/key")
-        superlink = hub.start("superlink", "flower", hosts=[] if NGINX else [OWN])
+        names = [] if NGINX else [OWN]
+        superlink = hub.start("superlink", "flower", hosts=names)
         says(hub, "superlink", "Uvicorn running")
         if NGINX:
             nginx = ["/opt/nginx/nginx", "-c", "/etc/nginx/nginx.conf", "-g", "daemon off;"]
@@ -284,7 +285,7 @@ def test_the_commands_of_the_deployment_make_one_release(place):
             assert supernodes[name].wait(30) == 0
         superlink.send_signal(signal.SIGTERM)
         superlink.wait(30)
-        hub.start("superlink", "flower", log="again")
+        hub.start("superlink", "flower", hosts=names, log="again")
         says(hub, "again", "Uvicorn running")
         known = flwr(hub, "list", "supernode", "list", "local", "--format", "json")
-        assert all(each in known for each in ids.values())
+        assert all(each in known for each in ids.values()), known

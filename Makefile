@@ -68,8 +68,9 @@ scan:           ## known vulnerabilities of everything that is pinned, and of im
 	.venv-scan/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	echo $(TORCH) > .venv-scan/torch.lock
 	.venv-scan/bin/pip-audit --strict --no-deps --disable-pip --requirement .venv-scan/torch.lock $(foreach lock,platform models kubernetes deploy aws google,--requirement requirements/$(lock).lock)
+	.venv-scan/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements/flower.lock
 	@command -v trivy >/dev/null || { echo "trivy is not installed: images and manifests were not looked at" >&2; exit 1; }
-	trivy config --exit-code 1 deploy && trivy image --exit-code 1 dpsynth:0.1.0
+	trivy config --exit-code 1 deploy && trivy image --exit-code 1 dpsynth:0.1.0 && trivy image --exit-code 1 dpsynth-flower:0.1.0
 
 up: setup       ## Dagster UI and daemon at http://127.0.0.1:3000
 	@$(BIN)/dpsynth up

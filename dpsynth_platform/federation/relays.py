@@ -70,7 +70,8 @@ def serve(
 ) -> None:
     """Answers a participant's relay, one message after the other, as long as `goes_on()`, which is asked each second.
 
-    Nothing goes back for a message that `answer` refuses (`DpsynthError`): the participant decides whom it tells why.
+    Nothing goes back for a message that `answer` refuses (`DpsynthError`): the participant decides whom it tells why. A
+    connection that ends without a byte is a look whether a process listens, and leaves no line.
 
     Args:
         name: of the participant.
@@ -95,6 +96,9 @@ def serve(
                 late = threading.Timer(2 * PATIENCE_SECONDS, _shut, [relay])  # of one that sends byte after byte
                 late.start()
                 try:
+                    if not stream.peek(1):  # somebody looked whether a process listens, and said nothing
+                        late.cancel()
+                        continue
                     request = _receive(stream, most_bytes)
                     late.cancel()
                     _send(relay, answer(request) if request else name.encode())

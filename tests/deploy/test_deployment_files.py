@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from file_cases import DEPLOY, KNOWN, OTHERS, PINNED, check_command
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from dpsynth_platform.foundation import settings as settings_module
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 
-DEPLOY = PACKAGE_ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("dpsynth:")}
@@ -33,8 +33,6 @@ MANIFESTS = [
 ]
 VALUES = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
 (CODE,) = VALUES["dagster-user-deployments"]["deployments"]
-KNOWN = {*re.findall(r"\| (DPSYNTH_\w+) \|", settings_module.__doc__ or "")}
-OTHERS = {"DAGSTER_HOME", "DAGSTER_POSTGRES_URL", "PGPASSFILE", "OPENLINEAGE_CONFIG", "OMP_NUM_THREADS"}
 NOTICES = yaml.safe_load((DEPLOY / "compose.notices.yaml").read_text())
 WATCH = NOTICES["services"]["watch"]
 
@@ -103,33 +101,7 @@ def commands():
 def test_every_command_is_one_that_its_program_accepts(name, command):
     """As far as its arguments: the program is not run."""
     command[0] = command[0].removeprefix("/opt/dpsynth/.venv/bin/")
-    program, *arguments = (part.replace("/opt/dagster/", f"{DEPLOY}/production/") for part in command)
-    found = program_of(program)
-    while hasattr(found, "commands") and arguments and arguments[0] in found.commands:
-        found = found.commands[arguments.pop(0)]
-    assert not hasattr(found, "commands") or found.invoke_without_command
-    found.make_context(program, arguments)
-
-
-def program_of(name):
-    if name == "dpsynth":
-        import typer
-
-        from dpsynth_platform.cli.main import app
-
-        return typer.main.get_command(app)
-    if name == "dagster":
-        from dagster._cli import create_dagster_cli
-
-        return create_dagster_cli()
-    if name == "dagster-daemon":
-        from dagster._daemon.cli import create_dagster_daemon_cli
-
-        return create_dagster_daemon_cli()
-    from dagster_webserver.cli import dagster_webserver
-
-    assert name == "dagster-webserver"
-    return dagster_webserver
+    check_command([part.replace("/opt/dagster/", f"{DEPLOY}/production/") for part in command])
 
 
 def test_programs_are_those_that_packages_install():
@@ -214,7 +186,7 @@ def test_every_image_is_pinned():
         images.append(f"{part['image']['repository']}:{part['image']['tag']}")
     assert len(images) > 10
     for image in images:
-        assert re.search(r":v?\d+(\.\d+)+(-\w+)*$", image), image
+        assert PINNED.search(image), image
 
 
 def test_no_container_is_root_or_writes_to_its_image():

@@ -27,8 +27,8 @@ def _written(path, key, public=None):
     return path
 
 
-def certificate(place):
-    """A certificate of 127.0.0.1 that vouches for itself; returns the paths of it and of its key."""
+def certificate(place, *hosts):
+    """A certificate of 127.0.0.1 and further names that vouches for itself; returns the paths of it and of its key."""
     key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     built = (
@@ -37,7 +37,7 @@ def certificate(place):
         .not_valid_after(now + dt.timedelta(days=1))
         .add_extension(
             x509.SubjectAlternativeName(
-                [x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
+                [*map(x509.DNSName, hosts), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
             ),
             critical=False,
         )
@@ -83,7 +83,7 @@ class Flower:
 
     def __init__(self, place, stack):
         self.place, self._stack, self.port = place, stack, own_port(stack)
-        self.certificate, self.key = certificate(place)
+        self.certificate, self.key = certificate(place, "localhost")
         self._tls = (
             "--ssl-certfile",
             self.certificate,

@@ -49,6 +49,15 @@ def test_a_node_answers_one_message_after_the_other(place, reports):
     assert reports == []
 
 
+def test_a_look_whether_a_process_listens_leaves_no_line(place, reports):
+    """As health checks do, and a second process that would listen there."""
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX) as end:
+            end.connect(str(place))
+    assert said(place, framed(b"abc")) == b"cba"
+    assert reports == []
+
+
 @pytest.mark.parametrize(
     ("message", "report"),
     [

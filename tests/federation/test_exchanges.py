@@ -74,7 +74,7 @@ def answered(monkeypatch):
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("number", range(1, EXCHANGES + 1))
 def test_a_run_continues_wherever_its_coordinator_was_killed(tmp_path, answered, number, heard):
-    """Nobody works on a message twice, and all that a run costs is paid once. Before it has begun, another one begins."""
+    """Nobody works on a message twice, and what a run costs is paid once. Before it has begun, another one begins."""
     plan, nodes, exchanges = two_columns(), nodes_of(tmp_path, rows(60)), Exchanges(tmp_path / "said")
     domain = plan.domain
     for node in nodes.values():

@@ -227,7 +227,7 @@ def test_a_public_table_that_is_guarded_by_now_stops_a_run_before_anybody_is_ask
     monkeypatch.setenv("DPSYNTH_HOME", str(place / "home"))
     monkeypatch.setattr(Settings, "sensitive_places", property(lambda settings: {"restricted zone": place}))
     wires = Heard(place)
-    with pytest.raises(ContractError, match="the plan's public texts: .* overlap; accepted: a table that is public"):
+    with pytest.raises(ContractError, match=r"the plan's public texts: .* overlap; accepted: a table that is public"):
         run(place, wires, rows=20)
     assert wires.replies == []
 

@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from safetensors.numpy import save
+from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN, TOPIC_LEVELS
 from dpsynth_platform.foundation.errors import ConfigurationError
@@ -152,6 +154,18 @@ def test_texts_that_the_encoder_does_not_tell_apart_are_refused(make):
     """It reads no case: of these four there is one cluster, and no words for a second topic."""
     with pytest.warns(ConvergenceWarning), pytest.raises(ConfigurationError, match="has no words of its own"):
         make(["A car", "a Car", "a car", "A CAR"], material="cars", levels=(2,))
+
+
+def test_one_thread_finds_the_clusters(monkeypatch):
+    """Several add the same numbers in any order, so that the last bits of centers would differ from run to run."""
+    seen = []
+    fit = KMeans.fit
+    monkeypatch.setattr(
+        KMeans, "fit", lambda self, x: seen.append({pool["num_threads"] for pool in threadpool_info()}) or fit(self, x)
+    )
+    with threadpool_limits(limits=3):
+        topics_of_phrases(PHRASES, material="things", levels=(4,))
+    assert seen == [{1}]
 
 
 def test_too_few_phrases_are_refused():

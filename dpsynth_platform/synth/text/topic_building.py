@@ -134,9 +134,11 @@ def _built(
 def _centers(features: npt.NDArray[np.float32], level: int) -> npt.NDArray[np.float32]:
     """Centers of length 1."""
     from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
 
-    # The seed is fixed: the same public material gives the same topics everywhere.
-    centers = KMeans(level, n_init=_STARTS, max_iter=100, random_state=0).fit(features).cluster_centers_
+    # The seed is fixed, and threads would add in the order in which they end: the same material gives the same topics.
+    with threadpool_limits(limits=1):
+        centers = KMeans(level, n_init=_STARTS, max_iter=100, random_state=0).fit(features).cluster_centers_
     unit: npt.NDArray[np.float32] = (centers / np.linalg.norm(centers, axis=1, keepdims=True)).astype(np.float32)
     return unit
 

@@ -88,8 +88,8 @@ def make_topics(
     elif phrases is not None and why is not None:
         public = checked_public(settings, phrases, why, "the public phrases")
         read, material = read_phrases(phrases), f"{phrases.name}: {why}"
-        content = topics_of_phrases(read, material=material, levels=levels, progress=progress)
         origin = (public, digest_file(phrases))
+        content = topics_of_phrases(read, material=material, levels=levels, progress=progress)
     else:
         read, origin = universal_phrases(), None
         content = topics_of_phrases(read, material=UNIVERSAL_MATERIAL, levels=levels, progress=progress)

@@ -288,19 +288,39 @@ def synth_topics(
     out: Annotated[Path, typer.Argument(help="New file for the topic model.")],
     phrases: Annotated[
         Path | None,
-        typer.Option(help="Text file of public words and phrases, one a line; default: those of `universal`."),
+        typer.Option(
+            help="Text file of public words and phrases, one a line; default without --public: those of `universal`."
+        ),
     ] = None,
+    public: Annotated[
+        Path | None,
+        typer.Option(help="A public table of documents instead: Parquet, Delta, CSV or JSON lines."),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="The column of documents of --public.")] = None,
+    public_why: Annotated[
+        str | None, typer.Option(help="Why --phrases or --public is public; the model's file and lineage say it.")
+    ] = None,
+    topics: Annotated[
+        int,
+        typer.Option(
+            help="The most topics that a contract can name: 16, 32, 64, 128, 256 or 512; fewer are there, too."
+        ),
+    ] = 512,
 ) -> None:
-    """Makes a topic model for `text.topics` from public phrases. The budget does not cover what the model discloses."""
-    from dpsynth_platform.synth.text.topic_building import UNIVERSAL_MATERIAL, build_topics, read_phrases
-    from dpsynth_platform.synth.text.topic_building import universal_phrases as universal
+    """Makes a topic model for `text.topics` from public phrases or documents.
+
+    The budget does not cover what the model discloses.
+    """
+    from dpsynth_platform.one_table.public_topics import make_topics
 
     with bars(output.console) as progress, workspace("dpsynth-topics-"):
-        found = universal() if phrases is None else read_phrases(phrases)
-        material = UNIVERSAL_MATERIAL if phrases is None else phrases.name
-        digest = build_topics(found, out, material=material, progress=progress)
-    output.json({"file": str(out), "phrases": len(found), "sha256": digest})
-    output.print(f"{out}: topics of {len(found)} phrases; SHA-256 {digest}")
+        made = make_topics(
+            out, phrases=phrases, table=public, text=text, why=public_why, topics=topics, progress=progress
+        )
+    output.json({"file": str(out), made.of: made.read, "topics": list(made.levels), "sha256": made.digest})
+    output.print(f"{out}: up to {made.levels[-1]} topics of {made.read} {made.of}; SHA-256 {made.digest}")
+    for warning in made.warnings:
+        output.print(warning)
     output.print("In a contract: generate.text.topics: {model: PATH, public: why it contains nothing of the data}")
 
 

@@ -99,7 +99,9 @@ class Topics(Part):
         default=UNIVERSAL_TOPICS,
         min_length=1,
         max_length=500,
-        description="`universal`, or the path of a model that `dpsynth synth topics` made from public phrases.",
+        description=(
+            "`universal`, or the path of a model that `dpsynth synth topics` made from public phrases or documents."
+        ),
     )
     public: str | None = Field(
         default=None, min_length=10, description="Why your own topic model is independent of the data."

@@ -1,9 +1,8 @@
 """Our own run events, made with OpenLineage's client.
 
-What belongs here: the events of a step, of a run that was closed afterwards, of a registered use and of a writer's
-training, as documents, and
-a recorded event as the client sends it. What does not: facets (`facets`), and recording or sending (`emitter`,
-`receivers`).
+What belongs here: the events of a step, of a run that was closed afterwards, of a registered use and of making a model
+of public texts, as documents, and a recorded event as the client sends it. What does not: facets (`facets`), and
+recording or sending (`emitter`, `receivers`).
 
 Importing this module loads OpenLineage's client, which is slow: import it where an event is made.
 """
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
-from openlineage.client.facet_v2 import RunFacet
+from openlineage.client.facet_v2 import DatasetFacet, RunFacet
 from openlineage.client.serde import Serde
 
 from dpsynth_platform.lineage import facets, naming
@@ -93,30 +92,31 @@ def use_event(release: Node, product: DatasetName | None, purpose: Purpose, by: 
     return _document(event)
 
 
-def writer_event(
-    writer: tuple[DatasetName, str], public: tuple[DatasetName, str], base: DatasetName, why: str
+def public_model_event(
+    step: str, made: tuple[DatasetName, str], public: tuple[DatasetName, str], why: str, base: DatasetName | None
 ) -> Event:
-    """A run of our own that trained a writer on a public table, without privacy. The same writer gives the same run.
+    """A run of our own that made a model of a public table, without privacy. The same model gives the same run.
 
     Args:
-        writer, public: names, each with the digest of the content.
+        step: what made it, such as `writer`.
+        made, public: names, each with the digest of the content.
         why: why the table is public.
+        base: the model that training started from.
     """
-    (made, digest), (table, content) = writer, public
-    about = facets.merge(
-        facets.file_type("MODEL"), facets.version(digest), facets.base_model(base), facets.training(table)
-    )
+    (model, digest), (table, content) = made, public
+    started: Mapping[str, DatasetFacet] = {} if base is None else facets.base_model(base)
+    about = facets.merge(facets.file_type("MODEL"), facets.version(digest), started, facets.training(table))
     event = RunEvent(
         eventType=RunState.COMPLETE,
         eventTime=_now(),
-        run=Run(str(uuid.uuid5(uuid.NAMESPACE_URL, f"{made}@{digest}"))),
-        job=Job(naming.JOB_NAMESPACE, "writer", facets.job("", ())),
+        run=Run(str(uuid.uuid5(uuid.NAMESPACE_URL, f"{model}@{digest}"))),
+        job=Job(naming.JOB_NAMESPACE, step, facets.job("", ())),
         inputs=[
             InputDataset(
                 table.namespace, table.name, facets=facets.merge(facets.documentation(why), facets.version(content))
             )
         ],
-        outputs=[OutputDataset(made.namespace, made.name, facets=about)],
+        outputs=[OutputDataset(model.namespace, model.name, facets=about)],
         producer=facets.PRODUCER,
     )
     return _document(event)

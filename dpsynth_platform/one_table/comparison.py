@@ -23,10 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsynth_platform.contracts.bases import PublicBase
 from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, TARGET_METHODS, TableMethodName
-from dpsynth_platform.contracts.public_rows import PublicRows
-from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.contracts.workload import Workload
 from dpsynth_platform.foundation.errors import ContractError, MechanismFailed, SourceError
 from dpsynth_platform.foundation.figures import rounded
@@ -40,13 +37,12 @@ from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.one_table.assumed import MOST_CATEGORIES, empty_columns
 from dpsynth_platform.one_table.declaration import read_declared
 from dpsynth_platform.one_table.one_try import RESULT
-from dpsynth_platform.one_table.public_table import declared_public
+from dpsynth_platform.one_table.public_material import checked_public
 from dpsynth_platform.one_table.task import Options
 from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.quality.one_type import read_tables
 from dpsynth_platform.quality.plots import Chart
 from dpsynth_platform.quality.report import QualityReport, Task, markdown_row, measure_tables
-from dpsynth_platform.synth.guarded_sources import public_faults
 
 METHODS: tuple[str, ...] = tuple(
     name for name in get_args(TableMethodName) if name not in ("auto", "jam", *LANGUAGE_METHODS)
@@ -236,9 +232,7 @@ def compare(
         raise ContractError(
             f"methods: {', '.join(unknown) or 'none'}; accepted: {', '.join(_ACCEPTED)}; and one epsilon at least"
         )
-    public = validated(PublicRows, declared_public(table, why), "the public table")
-    for fault in faults(Settings.from_environment(), public):
-        raise ContractError(f"the public table: {fault}")
+    checked_public(Settings.from_environment(), table, why, "the public table")
     with private_files(), scratch_directory("dpsynth-compare-") as work:
         kept, held_out, schema = _parts(Path(table), options, drop)
         if target not in kept.column_names:
@@ -295,22 +289,6 @@ def compare(
     if place is not None:
         _write(result, place)
     return result
-
-
-def faults(settings: Settings, public: PublicRows) -> Iterator[str]:
-    """Why a deployment guards a table: a line each. Raises `LedgerError` if its ledger is out of reach."""
-    yield from public_faults(settings, public)
-    if settings.has_ledger:
-        from dpsynth_platform.lineage.store import LineageStore
-        from dpsynth_platform.lineage.survey import survey
-
-        base = PublicBase("table", public.uri, public.why)
-        # There is no source: in the place of one, the table itself would count as guarded once the graph has it.
-        for lead in survey(LineageStore(settings.ledger_url), os.devnull, [base]).unprotected:
-            yield (
-                f"{public.uri!r} is, holds or was made from a guarded table, by lineage ({', '.join(lead.path)}); "
-                "accepted: a table that is public"
-            )
 
 
 def _parts(table: Path, options: Options, drop: Sequence[str] = ()) -> tuple[pa.Table, pa.Table, dict[str, Any] | None]:

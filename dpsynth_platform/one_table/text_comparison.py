@@ -28,8 +28,6 @@ import pyarrow.parquet as pq
 
 from dpsynth_platform.audit.texts import synbench
 from dpsynth_platform.contracts.methods import TEXT_METHODS
-from dpsynth_platform.contracts.public_rows import PublicRows
-from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, MechanismFailed, SourceError
 from dpsynth_platform.foundation.permissions import private_directory, private_files
@@ -37,8 +35,8 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.scratch import scratch_directory
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import HeldByAnother, held, write_durably
-from dpsynth_platform.one_table.comparison import HELD_OUT, LEAST_ROWS, Try, faults, tried
-from dpsynth_platform.one_table.public_table import declared_public
+from dpsynth_platform.one_table.comparison import HELD_OUT, LEAST_ROWS, Try, tried
+from dpsynth_platform.one_table.public_material import checked_public
 from dpsynth_platform.one_table.task import LEAST_UNITS, Options, declared_run
 from dpsynth_platform.one_table.text_figures import Judge
 from dpsynth_platform.one_table.text_result import TextComparison, TextTry
@@ -145,9 +143,7 @@ def compare_texts(
             f"methods: {', '.join(unknown) or 'none'}; accepted: {', '.join(TEXT_METHODS)}; and one epsilon at least"
         )
     for file in filter(None, (bench.table, bench.held_out)):
-        public = validated(PublicRows, declared_public(file, bench.why), "the public texts")
-        for fault in faults(Settings.from_environment(), public):
-            raise ContractError(f"the public texts: {fault}")
+        checked_public(Settings.from_environment(), file, bench.why, "the public texts")
     with private_files(), _alone_in(private_directory(Path(out))) as place:
         real, held_out, missing = _parts(bench)
         _check_runs(bench, real, methods, epsilons)

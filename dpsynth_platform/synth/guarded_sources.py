@@ -32,7 +32,8 @@ from dpsynth_platform.sources.linked_source import LinkedSource
 from dpsynth_platform.sources.table_places import tables_at
 from dpsynth_platform.sources.tables import is_delta
 
-_DATA = (".parquet", ".parq", ".pq", ".csv", ".tsv")
+_DATA = (".parquet", ".parq", ".pq", ".csv", ".tsv", ".jsonl", ".ndjson")
+"""Endings of data files in a directory; not `.json`, of which the logs of Delta tables are."""
 
 
 def check_public_table(settings: Settings, contract: DataContract) -> None:
@@ -250,9 +251,15 @@ def _is_pinned(settings: Settings, table: Source) -> bool:
     from dpsynth_platform.sources.file_versions import is_registered
     from dpsynth_platform.sources.plain_files import open_files
 
+    place, _ = _files(table)
+    delta = table.format == "delta" and not place.is_file()
     try:
-        delta = table.format == "delta"
-        content = open_delta(table.uri).table_id if delta else open_files(table, {}).files.content()
+        if delta:
+            content = open_delta(table.uri).table_id
+        elif place.is_file():  # whatever its format: a copy of a source may have another name
+            content = digest_file(place)
+        else:
+            content = open_files(table, {}).files.content()
     except (SourceError, OSError):
         return False
     if not delta:

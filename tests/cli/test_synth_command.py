@@ -447,21 +447,6 @@ def test_ctrl_c_on_a_terminal(
     assert len(ledger.entries()) == 1
 
 
-def test_a_topic_model_of_one_s_own_phrases(use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsynth_platform.synth.text.topic_building.TOPIC_LEVELS", (2,))
-    (tmp_path / "few.txt").write_text("car\nboat\n\ncar\n")
-    status, text = use("topics.safetensors", "--phrases", "few.txt", command="topics")
-    assert status == 1 and "2 different phrases; accepted: at least 4, for 2 topics" in text
-    (tmp_path / "enough.txt").write_text("car\nboat\nsong\nopera\n")
-    status, text = use("topics.safetensors", "--phrases", "enough.txt", "--json", command="topics")
-    assert status == 0, text
-    assert json.loads(text[text.index("{") : text.index("}") + 1])["phrases"] == 4
-    status, text = use("topics.safetensors", "--phrases", "enough.txt", command="topics")
-    assert status == 1 and "topics.safetensors exists" in text
-    status, text = use("other", "--phrases", "missing.txt", command="topics")
-    assert status == 1 and "missing.txt: cannot be read (FileNotFoundError)" in text
-
-
 def test_a_target_that_auto_makes_nothing_of_is_said(use: Use) -> None:
     """So small an epsilon leaves no link above the noise, and no target has links of its own."""
     few = [*(argument if argument != "2" else "0.02" for argument in ASKED), "--expected-units", "1000"]

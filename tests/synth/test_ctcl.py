@@ -125,6 +125,11 @@ def test_there_are_as_many_topics_as_noise_leaves_something_of(base, units, leve
     assert 2 * units / level >= 3 * 10 * guarantee.sensitivity.l2 or level == 16
 
 
+def test_there_are_no_more_topics_than_the_model_has(base, topics):
+    contract = contract_for(base, topics, units=10**6, count="auto")
+    assert topics_of(contract, Guarantee.target(contract)).level == 16
+
+
 def test_the_topic_is_counted_with_the_other_columns_and_heads_the_prompt(plan):
     parameters = TextParameters.of(plan)
     assert [column["name"] for column in parameters.columns.columns] == ["kind", "keywords"]

@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from safetensors.numpy import save
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN, TOPIC_LEVELS
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text.embeddings import FEATURES, SentenceEncoder
-from dpsynth_platform.synth.text.topic_building import UNIVERSAL_MATERIAL, build_topics, universal_phrases
-from dpsynth_platform.synth.text.topics import KEYWORDS, UNCLASSIFIED, load_topics, with_topics, write_topics
+from dpsynth_platform.synth.text.topic_building import (
+    UNIVERSAL_MATERIAL,
+    topics_of_documents,
+    topics_of_phrases,
+    universal_phrases,
+)
+from dpsynth_platform.synth.text.topics import (
+    KEYWORDS,
+    UNCLASSIFIED,
+    load_topics,
+    topic_levels,
+    topics_content,
+    with_topics,
+    write_topics,
+)
 
 PHRASES = [f"{what} {thing}" for what in ("red", "old", "cheap") for thing in ("car", "boat", "song", "soup", "river")]
+SUBJECTS = {
+    "football": ("The goalkeeper and the striker of the team played a match", "They won the football game."),
+    "cooking": ("The soup with onions and carrots was cooked in a pot", "Boil the vegetables for dinner."),
+    "money": ("The bank raised the interest on loans and savings", "Shares fell after the credit crisis."),
+}
+DOCUMENTS = [
+    f"{start} today, {detail}, people said." for start, _ in SUBJECTS.values()
+    for detail in ("in the morning", "in the rain", "with friends", "once more")
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -86,20 +113,64 @@ def test_the_universal_material_holds_words_and_phrases_and_no_names():
 
 
 def test_a_model_of_one_s_own_phrases_is_the_same_whenever_it_is_made(tmp_path):
-    for name in ("a", "b"):
-        build_topics(PHRASES, tmp_path / name, material="things", levels=(4,))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    content = topics_of_phrases(PHRASES, material="things", levels=(4,))
+    assert content == topics_of_phrases([*PHRASES[::-1], " ", PHRASES[0]], material="things", levels=(4,))
+    (tmp_path / "a").write_bytes(content)
     topics = load_topics(str(tmp_path / "a"), 4)
     assert {phrase for words in topics.keywords for phrase in words.split(", ")} <= set(PHRASES)
 
 
-def test_too_few_phrases_or_a_file_that_is_there_are_refused(tmp_path):
+def test_a_topic_of_documents_is_told_by_the_words_that_set_them_apart(tmp_path, encoder):
+    content = topics_of_documents(DOCUMENTS, material="little documents", levels=(3,))
+    assert content == topics_of_documents(
+        [" ", *DOCUMENTS[::-1], DOCUMENTS[0]], material="little documents", levels=(3,)
+    )
+    (tmp_path / "a").write_bytes(content)
+    topics = load_topics(str(tmp_path / "a"), 3)
+    assert topics.digest == hashlib.sha256(content).hexdigest()
+    for said, text in SUBJECTS.values():
+        first = topics.label(text, encoder).split(", ")[:4]  # of the words of their own, some begin alike
+        assert set(first) <= set(said.lower().split()), first
+
+
+def test_a_repeated_word_of_one_document_is_no_keyword_before_those_of_many(tmp_path):
+    documents = [*DOCUMENTS, "The soup had salt. " + "pepper " * 300]
+    (tmp_path / "a").write_bytes(topics_of_documents(documents, material="documents", levels=(3,)))
+    (of_soup,) = [words for words in load_topics(str(tmp_path / "a"), 3).keywords if "soup" in words.split(", ")]
+    assert of_soup.split(", ").index("soup") < [*of_soup.split(", "), "pepper"].index("pepper")
+
+
+def test_documents_without_words_are_left_out_and_counted_out():
+    documents = ["12 34", "", "the and of", "мы не знаем", *DOCUMENTS[:7]]
+    with pytest.raises(ConfigurationError, match=r"7 different documents with words .*; accepted: at least 8, for 4"):
+        topics_of_documents(documents, material="documents", levels=(2, 4))
+    topics_of_documents(documents, material="documents", levels=(2, 3))
+    with pytest.raises(ConfigurationError, match="0 different documents"):
+        topics_of_documents(documents[:4], material="documents", levels=(2,))
+
+
+@pytest.mark.parametrize("make", [topics_of_documents, topics_of_phrases])
+def test_texts_that_the_encoder_does_not_tell_apart_are_refused(make):
+    """It reads no case: of these four there is one cluster, and no words for a second topic."""
+    with pytest.warns(ConvergenceWarning), pytest.raises(ConfigurationError, match="has no words of its own"):
+        make(["A car", "a Car", "a car", "A CAR"], material="cars", levels=(2,))
+
+
+def test_one_thread_finds_the_clusters(monkeypatch):
+    """Several add the same numbers in any order, so that the last bits of centers would differ from run to run."""
+    seen = []
+    fit = KMeans.fit
+    monkeypatch.setattr(
+        KMeans, "fit", lambda self, x: seen.append({pool["num_threads"] for pool in threadpool_info()}) or fit(self, x)
+    )
+    with threadpool_limits(limits=3):
+        topics_of_phrases(PHRASES, material="things", levels=(4,))
+    assert seen == [{1}]
+
+
+def test_too_few_phrases_are_refused():
     with pytest.raises(ConfigurationError, match="15 different phrases; accepted: at least 1024"):
-        build_topics(PHRASES, tmp_path / "new", material="things")
-    (tmp_path / "old").write_text("old")
-    with pytest.raises(ConfigurationError, match="exists"):
-        build_topics(PHRASES, tmp_path / "old", material="things", levels=(4,))
-    assert (tmp_path / "old").read_text() == "old"
+        topics_of_phrases(PHRASES, material="things")
 
 
 @pytest.mark.parametrize(
@@ -113,14 +184,28 @@ def test_too_few_phrases_or_a_file_that_is_there_are_refused(tmp_path):
 )
 def test_another_file_is_no_topic_model(content, tmp_path):
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(ConfigurationError, match="is no topic model with 16 topics"):
+    with pytest.raises(ConfigurationError, match="is no topic model; accepted"):
         load_topics(str(tmp_path / "file"), 16)
 
 
 def test_a_level_without_its_keywords_is_refused(tmp_path):
     write_topics(tmp_path / "file", {16: (np.ones((16, FEATURES), np.float32), ["the same"] * 16)}, "nothing")
-    with pytest.raises(ConfigurationError, match="is no topic model with 16 topics"):
+    with pytest.raises(ConfigurationError, match="is no topic model; accepted"):
         load_topics(str(tmp_path / "file"), 16)
+
+
+def test_a_number_of_topics_that_a_model_lacks_is_refused_with_those_it_has(tmp_path):
+    half = {
+        level: (np.eye(level, FEATURES, dtype=np.float32), [str(topic) for topic in range(level)]) for level in (16, 32)
+    }
+    write_topics(tmp_path / "file", half, "numbers")
+    assert topic_levels(str(tmp_path / "file")) == (16, 32)
+    assert topic_levels("universal") == TOPIC_LEVELS
+    with pytest.raises(ConfigurationError, match=r"topics\.count: 64; accepted: 16, 32, which '.*' has, or another"):
+        load_topics(str(tmp_path / "file"), 64)
+    (tmp_path / "none").write_bytes(topics_content({}, "nothing"))
+    with pytest.raises(ConfigurationError, match="is no topic model"):
+        topic_levels(str(tmp_path / "none"))
 
 
 def test_a_changed_or_missing_topic_model_is_refused(tmp_path):

@@ -21,7 +21,7 @@ from dpsynth_platform.contracts.columns import CategoricalColumn, conditioning_v
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.text_generation import (
     KEYWORDS_COLUMN,
-    TOPIC_LEVELS,
+    Topics,
     Training,
     batch_size,
     training_units,
@@ -39,7 +39,7 @@ from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.labelling import LabelChoice
 from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.resampling import Choice, Resampling
-from dpsynth_platform.synth.text.topics import TopicChoice, load_topics
+from dpsynth_platform.synth.text.topics import TopicChoice, load_topics, topic_levels
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
 
 LEAST_OVER_NOISE = 3
@@ -179,24 +179,25 @@ def topics_of(contract: DataContract, guarantee: Guarantee) -> TopicChoice | Non
     Of DP inference, there are also by default at most as many as there are contexts: each context has one.
 
     Raises:
-        ConfigurationError: there is no such topic model.
+        ConfigurationError: there is no such topic model, or it lacks the declared number of topics.
     """
     declared = None if contract.generate.text is None else contract.generate.text.topics
     if declared is None:
         return None
-    level = _level(contract, declared.noise, guarantee) if declared.count == "auto" else declared.count
+    level = _level(contract, declared, guarantee) if declared.count == "auto" else declared.count
     found = load_topics(declared.model, level)
     return TopicChoice(found.name, level, found.digest)
 
 
-def _level(contract: DataContract, noise: float, guarantee: Guarantee) -> int:
+def _level(contract: DataContract, declared: Topics, guarantee: Guarantee) -> int:
     privacy = contract.privacy
     records = privacy.expected_units * (1 if privacy.multi_owner else privacy.max_contributions)
-    most = records / (LEAST_OVER_NOISE * noise * guarantee.sensitivity.l2)
+    most = records / (LEAST_OVER_NOISE * declared.noise * guarantee.sensitivity.l2)
     text = contract.generate.text
     if text is not None and text.inference is not None:
         most = min(most, privacy.expected_units // text.inference.batch_size)
-    return max((count for count in TOPIC_LEVELS if count <= most), default=min(TOPIC_LEVELS))
+    levels = topic_levels(declared.model)
+    return max((count for count in levels if count <= most), default=min(levels))
 
 
 def memory_bytes(base: BaseModel, *, full: bool) -> int:

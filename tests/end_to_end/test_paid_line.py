@@ -44,7 +44,7 @@ def test_the_dossier_shows_what_was_bought(tmp_path: Path, monkeypatch: pytest.M
         assert 0 <= item["low"] <= item["value"] <= item["high"] <= 1 and item["low"] < item["high"]
         assert item["in_words"] in (place / "dossier.html").read_text()
     assert seen == view.paid == (*(item["in_words"] for item in bought["measures"]), bought["note"])
-    assert [said for said in dossier["statement"]["covered"] if said.startswith("Measures of quality (1 set)")]
+    assert [said for said in dossier["statement"]["covered"] if said.startswith("Measures of quality (1 of them)")]
     model = storage_of(deployment).require(PEOPLE, "model").directory
     kept = json.loads((model / paid.FILE).read_text())["measures"]
     assert [item["noisy"] for item in bought["measures"]] == [item["noisy"] for item in kept]

@@ -159,7 +159,7 @@ def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
     statement = privacy_statement(contract, budget, event, TRAINED)
     covered = " ".join(statement.covered)
     expected = ("1 histograms of topics", "100 training steps", "2 tokens", "threshold", "clipped gradients")
-    for words in (*expected, "every cell with Skellam noise", "Sums of vectors of whole numbers (1 set)"):
+    for words in (*expected, "every cell with Skellam noise", "Sums of vectors of whole numbers (1 of them)"):
         assert words in covered
     assert "two columns" not in covered
     assumptions = {item.assumption: item for item in statement.assumptions}

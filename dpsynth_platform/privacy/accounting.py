@@ -125,9 +125,10 @@ def cost(event: DpEvent) -> Cost:
     """Upper bound on the event's Renyi divergence at every order of `ORDERS`, and its slack on delta.
 
     Discrete and continuous Gaussian counts, votes, and matrix mechanisms (`MatrixGaussianEvent`): alpha L2^2 /
-    (2 sigma^2) (Canonne, Kamath & Steinke 2020, proposition 5, for vectors). Skellam noise: `skellam`. Bounded-range selection: alpha epsilon^2 / 8 (Cesar & Rogers
-    2021, lemma 4.2), never above epsilon. Sampled Gaussian: `sampled`. Thresholded counts: `threshold_slack`. Parallel
-    branches: the largest, order by order. The best of runs: `_best_run_curve`.
+    (2 sigma^2) (Canonne, Kamath & Steinke 2020, proposition 5, for vectors). Skellam noise: `skellam`. Bounded-range
+    selection: alpha epsilon^2 / 8 (Cesar & Rogers 2021, lemma 4.2), never above epsilon. Sampled Gaussian: `sampled`.
+    Thresholded counts: `threshold_slack`. Parallel branches: the largest, order by order. The best of runs:
+    `_best_run_curve`.
 
     Raises:
         AccountingError: an event that cannot be accounted for, or whose slack is 1 or more.

@@ -371,7 +371,7 @@ def _numbers(values: Any) -> tuple[Any, ...]:
 
 
 @attr.frozen
-class MatrixGaussianEvent(DpEvent):
+class MatrixGaussianEvent(DpEvent):  # type: ignore[misc]
     """Rounds of sums of clipped vectors, one of each client that takes part, with noise that is correlated over rounds.
 
     DP-FTRL by a matrix mechanism (Kairouz et al. 2021; Denisov et al. 2022; Choquette-Choo et al. 2023). The unit is a

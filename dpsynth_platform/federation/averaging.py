@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -324,7 +325,12 @@ class AveragingServer:
         return self.weights
 
     def _state(self) -> TrainingState:
-        arrays = {**self._kept, "names": self._named, "clients.last": self._last, "clients.times": self._times}
+        arrays: dict[str, npt.NDArray[Any]] = {
+            **self._kept,
+            "names": self._named,
+            "clients.last": self._last,
+            "clients.times": self._times,
+        }
         return TrainingState(self._round, {name: torch.from_numpy(value.copy()) for name, value in arrays.items()})
 
     def _load(self, state: TrainingState) -> None:

@@ -208,17 +208,18 @@ def test_an_update_that_is_not_finite_is_zeros():
 # The server.
 
 
-@pytest.mark.parametrize("asking", ["separated", "poisson"])
+@pytest.mark.parametrize("asking", ["separated", "seldom", "poisson"])
 def test_the_server_keeps_to_the_limits_by_itself(asking):
     """Clients come and go, and answer whatever they are asked."""
-    plan, rng = plan_of() if asking == "separated" else poisson_of(), np.random.default_rng(1)
+    plans = {"separated": plan_of(), "seldom": plan_of(participations=2, rounds=20), "poisson": poisson_of()}
+    plan, rng = plans[asking], np.random.default_rng(1)
     server, rounds = server_of(plan), {name: [] for name in NAMES}
     for number in range(1, plan.rounds + 1):
         present = [name for name in NAMES if rng.random() < 0.7]
         allowed = server.available(present)
         asked = server.ask(present)
         assert set(asked) <= set(allowed) <= set(present)
-        if asking == "separated":
+        if asking != "poisson":
             assert len(asked) == min(plan.cohort, len(allowed))
         for name, one in asked.items():
             assert one.round == number and one.plan == plan.digest

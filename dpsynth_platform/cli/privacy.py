@@ -233,6 +233,12 @@ def _in_words(leaf: DpEvent, times: int) -> str:
         return f"{number_of(times, 'histogram')} of votes with Gaussian noise, sigma {leaf.sigma:g}"
     if isinstance(leaf, events.GaussianSumsEvent):
         return f"{number_of(times, 'set')} of sums of vectors with Gaussian noise, sigma {leaf.sigma:g}"
+    if isinstance(leaf, events.MatrixGaussianEvent):
+        return (
+            f"{number_of(leaf.rounds, 'round')} of sums of clients' updates, each client in at most "
+            f"{leaf.participations}, Gaussian noise correlated by {number_of(len(leaf.coefficients), 'band')}, "
+            f"sigma {leaf.sigma:g} for a change of {leaf.sensitivity.l2:g}"
+        )
     if isinstance(leaf, (events.SkellamCountsEvent, events.SkellamSumsEvent)):
         table = isinstance(leaf, events.SkellamCountsEvent)
         what = f"{number_of(times, 'table')} of counts" if table else f"{number_of(times, 'set')} of sums of vectors"

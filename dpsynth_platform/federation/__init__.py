@@ -7,5 +7,6 @@ of its parts (`masks`), shares of secrets (`shamir`), what all parties know of a
 `text_evolution`, `picture_evolution`), and which of them a plan names (`mechanisms`); a participant's part with its
 policy and ledger (`participants`), the order of rounds (`coordinator`), and signed messages (`nodes`) with the local
 sockets by which they come (`relays`); who is protected against whom (`trust`), and reports that are private by
-themselves (`local_reports`). What does not: the network.
+themselves (`local_reports`); averages of clients' training by an aggregator that is trusted (`averaging_plan`,
+`averaging`, `averaged_arn`). What does not: the network.
 """

@@ -39,6 +39,7 @@ from dpsynth_platform.privacy.events import (
     GaussianMeasuresEvent,
     GaussianSumsEvent,
     GaussianVotesEvent,
+    MatrixGaussianEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
     SkellamCountsEvent,
@@ -145,6 +146,7 @@ _CONTINUOUS = (
     GaussianMeasuresEvent,
     GaussianSumsEvent,
     GaussianVotesEvent,
+    MatrixGaussianEvent,
     SampledGaussianEvent,
     ThresholdedGaussianCountsEvent,
 )
@@ -772,6 +774,8 @@ def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
     if GaussianSumsEvent in kinds:
         several_owners = all(leaf.adjacency == "fixed-graph" for leaf, _ in leaves(event))
         yield _assumption("assumptions", "sums_of_several_owners" if several_owners else "sums")
+    if MatrixGaussianEvent in kinds:
+        yield _assumption("assumptions", "rounds_of_clients")
     if SampledGaussianEvent in kinds:
         yield words.clipping
     if _sampled(event):

@@ -35,7 +35,7 @@ from dpsynth_platform.synth.tabular.cost import TrainingWork
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.marginals import described_counts, prepared, score_sensitivity
-from dpsynth_platform.synth.tabular.measurements import MeasurementLog, read_measurements
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.paid import of_mechanism
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator
 
@@ -302,10 +302,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
     def learned(self, plan: SealedPlan, directory: Path) -> LearnedColumns:
         """By the complete counts in a model directory."""
         stored = read_measurements(directory, plan.digest)
-        domain = Domain.from_json(plan.columns).with_values(stored.learned)
-        states, _, measured = prepared(domain, stored.one_way)
-        counts = [item.counts.clip(min=1.0) for item in measured]
-        return LearnedColumns(domain, states, [count / count.sum() for count in counts])
+        return LearnedColumns.counted(Domain.from_json(plan.columns).with_values(stored.learned), stored.one_way)
 
 
 @dataclass(frozen=True)
@@ -328,14 +325,24 @@ class LearnedColumns:
             states.append(ColumnStates(state_of.astype(np.int32), 1 / np.bincount(state_of)[state_of]))
         return cls(domain, tuple(states), [np.full(item.size, 1 / item.size) for item in states])
 
+    @classmethod
+    def counted(cls, domain: Domain, one_way: Sequence[NoisyCounts]) -> LearnedColumns:
+        """By the noisy counts of all columns."""
+        states, _, measured = prepared(domain, one_way)
+        counts = [item.counts.clip(min=1.0) for item in measured]
+        return cls(domain, states, [count / count.sum() for count in counts])
+
+    def states_of(self, codes: Codes) -> Codes:
+        """Of cell codes, shape (rows, columns)."""
+        return np.stack([item.state_of[codes[:, at]] for at, item in enumerate(self.states)], axis=1)
+
     def records(self, sealed: NetworkParameters, bounded: Path | pa.Table) -> StateRecords:
         """The records of the bounded table."""
         by_owner = sealed.training.sampled == "user"
         names = [*self.domain.reads, *([OWNER_COLUMN] if by_owner else [])]
         found, owners = [np.empty((0, len(self.domain)), dtype=np.int32)], [np.empty(0, dtype=FINGERPRINT_DTYPE)]
         for batch, _ in Records(bounded, self.domain).rows(names):
-            codes = self.domain.encode(batch)
-            found.append(np.stack([item.state_of[codes[:, at]] for at, item in enumerate(self.states)], axis=1))
+            found.append(self.states_of(self.domain.encode(batch)))
             if by_owner:
                 owners.append(fingerprints_of(batch.column(OWNER_COLUMN)))
         numbers = np.unique(np.concatenate(owners), return_inverse=True)[1].astype(np.int64) if by_owner else None

@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, whole_texts
-from dpsynth_platform.privacy.events import SkellamCountsEvent, event_from_json, leaves
 from dpsynth_platform.release.noisy_tables import ROUNDING, faults
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ def columns_of(measured: Mapping[str, Any]) -> list[str]:
 
 def noise_of(event: Mapping[str, Any]) -> str:
     """What the noise of the counts is, by the mechanism's event as JSON: bars take it as Gaussian."""
+    from dpsynth_platform.privacy.events import SkellamCountsEvent, event_from_json, leaves
+
     kinds = {type(leaf) for leaf, _ in leaves(event_from_json(dict(event)))}
     return SKELLAM if SkellamCountsEvent in kinds else GAUSSIAN
 

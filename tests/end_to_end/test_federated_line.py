@@ -490,21 +490,26 @@ def test_a_run_that_is_stopped_says_what_is_spent(place: Path) -> None:
     assert [item.kind for item in events if item.job_name == "meals.federated"] == ["START", "ABORT"]
 
 
-@pytest.mark.parametrize("error", [DagsterExecutionInterruptedError, ConfigurationError("the relay has gone")])
-def test_a_run_continues_where_its_coordinator_was_interrupted(place: Path, error: BaseException) -> None:
-    """With the auditor, which says the same again. What participants have paid is not lost, and not paid twice."""
-    deployment = federated(place)
-    nodes, ask = nodes_of(deployment), RelayLink.ask
-    asked: list[int] = []
+def ending(number: int, error: BaseException | type[BaseException]) -> Any:
+    """Ends a coordinator at an exchange: participants have answered, and are not heard."""
+    ask, asked = RelayLink.ask, list[int]()
 
     def ended(link: RelayLink, requests: dict[str, bytes]) -> Any:
         asked.append(len(requests))
         replies = ask(link, requests)
-        if len(asked) == 10:  # in the second of three rounds: participants have answered, and are not heard
+        if len(asked) == number:
             raise error
         return replies
 
-    with patch.object(RelayLink, "ask", ended):
+    return patch.object(RelayLink, "ask", ended)
+
+
+@pytest.mark.parametrize("error", [DagsterExecutionInterruptedError, ConfigurationError("the relay has gone")])
+def test_a_run_continues_where_its_coordinator_was_interrupted(place: Path, error: BaseException) -> None:
+    """With the auditor, which says the same again. What participants have paid is not lost, and not paid twice."""
+    deployment = federated(place)
+    nodes = nodes_of(deployment)
+    with ending(10, error):  # in the second of three rounds
         stopped = deployment.run(Wires(nodes))
     assert not stopped.success and entries_of(deployment) == ["started"]
     assert states(nodes) == {name: ["started"] for name in NAMES}
@@ -525,10 +530,11 @@ def test_other_canaries_do_not_continue_a_run(place: Path) -> None:
     """The audit would look for fictional people who are not in the first rounds' sums."""
     deployment = federated(place)
     nodes = nodes_of(deployment)
-    with patch.object(RelayLink, "ask", side_effect=ConfigurationError("the relay has gone")):
+    with ending(5, ConfigurationError("the relay has gone")):
         deployment.run(Wires(nodes))
     (entry,) = ledger_of(deployment).entries()
     kept = storage_of(deployment).location(MEALS, "model") / f"{entry.entry_id}-exchanges-job" / "run.json"
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"canaries": "others"}))
     ran = deployment.run(Wires(nodes))
-    assert "an interrupted run of another canaries" in ran.failures["model"]
+    assert "an interrupted run of another canaries, and cannot continue" in ran.failures["model"]
+    assert f"--spend-again {entry.entry_id}" in ran.failures["model"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,12 +13,11 @@ from federated_cases import public as public_half
 from node_cases import Sockets, place, public, up  # noqa: F401  (place is a fixture)
 from note_cases import COLUMNS, EVOLVED, by_all, notes
 from seeded_stream import Counted
-from test_federated_line import AUDITOR, CONTRACT, COORDINATOR, Federated, federated, published
+from test_federated_line import AUDITOR, CONTRACT, COORDINATOR, Federated, ending, federated, published
 
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.federation import noise
 from dpsynth_platform.federation.contracts import plan_of_contract
-from dpsynth_platform.federation.relays import RelayLink
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.operations.federating import federation_keys
@@ -90,17 +88,8 @@ def test_the_last_round_of_votes_continues_with_the_auditor(place: Path, step: i
     """Earlier rounds of votes are in the journal, and are not made again; the auditor says what it said in this one."""
     pq.write_table(notes(200, seed=1).drop_columns(["person"]), place / "public.parquet")
     deployment = line_of(place, place / "public.parquet")
-    ask, asked = RelayLink.ask, list[int]()
-
-    def ended(link: RelayLink, requests: dict[str, bytes]) -> Any:
-        asked.append(len(requests))
-        replies = ask(link, requests)
-        if len(asked) == 2 + 2 * 5 + step:
-            raise ConfigurationError("the relay has gone")
-        return replies
-
     with up(place, notes(400, seed=2), {"columns": COLUMNS}, **policies_of(deployment, place)):
-        with patch.object(RelayLink, "ask", ended):
+        with ending(2 + 2 * 5 + step, ConfigurationError("the relay has gone")):
             assert "the relay has gone" in deployment.run(Sockets(place)).failures["model"]
         again = deployment.run(Sockets(place))
     assert again.success, again.failures

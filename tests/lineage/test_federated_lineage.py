@@ -121,10 +121,10 @@ def test_events_depend_on_no_row_and_name_no_other_place_s_table(place):
 def test_runs_that_end_otherwise_are_ended_in_lineage(place, monkeypatch):
     plan = plan_of("independent")
 
-    def stopped(*_):
+    def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    def failed(*_):
+    def failed(*_, **__):
         raise MechanismFailed("no model")
 
     with up(place):

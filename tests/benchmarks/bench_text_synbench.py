@@ -6,10 +6,10 @@
 What belongs here: a hundred releases of a cell of `aug_pe+retrieved` (`bench_text_utility.py`), each by the product's
 plan, votes and drawing, under `audit.texts.synbench`. What does not: asserting, and an attack of its own.
 
-A release takes a second or two, because no model is asked and the features of each text are computed once for all
-releases; `dpsynth bench text --membership` runs methods whose releases take minutes. A release reads nine tenths of a
-third of the texts, and has as many texts as it reads. With `none` in the place of epsilon the votes have no noise: what
-there is to be found is there then.
+A release takes seconds, because no model is asked and the features of each text are computed once for all releases;
+`dpsynth bench text --membership` runs methods whose releases take minutes. A release reads nine tenths of a third of
+the texts, and has as many texts as it reads. With `none` in the place of epsilon the votes have no noise: what there is
+to be found is there then.
 """
 
 from __future__ import annotations
@@ -44,14 +44,13 @@ PROVED = ("area, one score a release", "proved epsilon", "at most")
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Each text's features are computed once, alone, and then found: the texts are public here."""
+    """Each text's features are computed once, and then found: the texts are public here."""
     known: dict[str, npt.NDArray[np.float32]] = {}
     encode: Callable[..., npt.NDArray[np.float32]] = SentenceEncoder.encode
 
     def found(encoder: SentenceEncoder, texts: Sequence[str], *_: object) -> npt.NDArray[np.float32]:
-        for text in dict.fromkeys(texts):
-            if text not in known:
-                known[text] = encode(encoder, [text])[0]
+        new = [text for text in dict.fromkeys(texts) if text not in known]
+        known.update(zip(new, encode(encoder, new), strict=True))
         return np.array([known[text] for text in texts]).reshape(len(texts), -1)
 
     with mock.patch.object(SentenceEncoder, "encode", found):

@@ -172,7 +172,8 @@ def run(
     """Runs a plan over a relay, and writes the synthetic table and its statement. No row comes here."""
     from dpsynth_platform.federation.relays import relayed, start_of_flower
     from dpsynth_platform.one_table.federated_plan import read_plan, read_roster
-    from dpsynth_platform.one_table.federated_run import coordinator_key, run_federated
+    from dpsynth_platform.one_table.federated_run import announced, coordinator_key, run_federated
+    from dpsynth_platform.one_table.federated_statement import without
 
     sealed, roster = read_plan(plan), read_roster(participants)
     identity = coordinator_key(key)
@@ -180,6 +181,7 @@ def run(
     try:
         with bars(output.console) as progress, workspace("dpsynth-federate-"):
             waiting = f"waiting at {socket} for the Flower app; start it now: {start_of_flower(socket, seconds)}"
+            output.print(announced(sealed, out))
             link = relayed(socket, seconds, sealed.most_reply_bytes, lambda: output.print(waiting))
             made = run_federated(sealed, roster, identity, link, out, run=name, rows=rows, progress=progress)
     except KeyboardInterrupt as stopped:
@@ -189,7 +191,7 @@ def run(
     output.print(f"{made.rows} synthetic rows: {made.synthetic}")
     paid = "was paid by its participants" if made.spent else "was paid before: nothing new was spent"
     output.print(f"{made.guarantee}; run {made.run} {paid}")
-    for line in made.took_part.lines():
+    for line in (*made.took_part.lines(), *without(sealed, made.took_part)):
         output.print(f"- {line}")
     output.print(f"privacy statement: {made.statement}")
     for warning in made.warnings:

@@ -82,10 +82,12 @@ class VoteTerms(Terms):
     Attributes:
         parts: units of a vote.
         encoder: digest of the encoder, whose features all candidates and records have.
+        why_public: of a public table whose rows are candidates; None without one.
     """
 
     parts: int
     encoder: str
+    why_public: str | None = None
 
     def votes(self, index: int, candidates: int, adjacency: str) -> SumPlan:
         """The sum of a round."""
@@ -235,7 +237,7 @@ class EvolutionPlan(ColumnsFirst):
     def _fits(self) -> bool:
         read = set() if self.columns is None else set(self.columns.reads)
         return (
-            all(isinstance(name, str) for name in (*self.reads, self.terms.encoder))
+            all(isinstance(name, str) for name in (*self.reads, self.terms.encoder, self.terms.why_public or ""))
             and type(self.votes.rounds) is int
             and self.votes.rounds >= 1
             and type(self.votes.variations) is int

@@ -264,7 +264,8 @@ class Coordinator:
             link = _RoundLink(self, run_id, asked, frozenset(started))
             nonlocal took_part
             opened = run_sum(asked.sum, roster, _round_id(run_id, asked), link)
-            took_part = took_part.with_round(asked.index, opened.finished, opened.dropped)
+            dropped = {name: why for name, why in opened.dropped.items() if name in started}
+            took_part = took_part.with_round(asked.index, opened.finished, dropped)
             took_part.write(directory)
             return opened.total, opened.finished
 

@@ -186,7 +186,9 @@ class Participant:
         drawn = max(each.length * math.ceil(each.share_variance / MOST_OF_A_DRAW) for each in plan.sums)
         if drawn > MOST_DRAWN:
             faults.append(f"share_variances: {drawn} draws of noise in a round; accepted: up to {MOST_DRAWN}")
-        faults += [*plan.undeclared(self.domain, self.pictures), *plan.unreadable(self.texts)]
+        # Texts that the policy does not give are not read here, whatever is declared of them.
+        unreadable = () if faults else plan.unreadable(self.texts)
+        faults += [*plan.undeclared(self.domain, self.pictures), *unreadable]
         if faults:
             raise ContractError("\n".join(f"the policy of {policy.name} refuses the plan: {each}" for each in faults))
         asked, cap = plan.guarantee, policy.run_cap

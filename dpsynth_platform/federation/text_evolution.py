@@ -99,6 +99,7 @@ class TextEvolutionPlan(EvolutionPlan):
             *(sorted(participants), minimum, colluders, most_records, b, silos, []),
             parts=PARTS,
             encoder=encoder_digest(),
+            why_public=None if contract.generate.public is None else contract.generate.public.why,
         )
         columns = counted_first(contract, schema, part_for_columns(contract, guarantee), bare)
 

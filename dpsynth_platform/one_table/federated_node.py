@@ -166,6 +166,8 @@ def node_up(
             "none where each row is a unit (example)"
         )
     declared = read_declared(schema, None, pictures=True)
+    if unknown := sorted(set(policy.columns) - set(declared.columns)):
+        report(f"the policy names columns that the schema does not declare: {', '.join(unknown)}")
     options = _options(policy, declared, schema, owners, dialect or {})
     with private_files(), held(root) as place:
 
@@ -190,6 +192,7 @@ def node_up(
                 texts = []
                 if options.text is not None:
                     texts = [str(read.contract.text_column)]
+                    report("taking the sentence features of the texts, which are milliseconds of a core for each")
                     progress(ENCODING, 0, 1)  # steps between would disclose the number of rows
                     bounded = with_features(bounded, texts[0], work / "features")
                     shutil.rmtree(work / BOUNDED)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -259,11 +259,17 @@ def rounds_shown(plan: FederatedPlan) -> list[RoundShown]:
 
 def check_public_texts(plan: FederatedPlan, settings: Settings) -> None:
     """Refuses a plan whose public texts are guarded here by now. Raises `ContractError`."""
+    public = public_texts(plan)
+    for fault in () if public is None else public_faults(settings, public):
+        raise ContractError(f"the plan's public texts: {fault}")
+
+
+def public_texts(plan: FederatedPlan) -> PublicRows | None:
+    """The public table whose texts are candidates of a plan; None without one."""
     rows = plan.parameters.public if isinstance(plan, TextEvolutionPlan) else None
-    if rows is not None:
-        public = PublicRows(uri=rows.uri, format=rows.format, why="as the plan was made with")
-        for fault in public_faults(settings, public):
-            raise ContractError(f"the plan's public texts: {fault}")
+    if rows is None:
+        return None
+    return PublicRows(uri=rows.uri, format=rows.format, why=str(getattr(plan.terms, "why_public", None)))
 
 
 def terms_in_words(plan: FederatedPlan) -> FederatedTerms:
@@ -325,7 +331,12 @@ def read_in_words(plan: FederatedPlan) -> list[str]:
     layout = plan.pictures
     if isinstance(plan, TextEvolutionPlan):
         by = ", ".join(condition.column for condition in plan.conditions)
-        return [f"Texts in {plan.text_column}{f', by {by}' if by else ''}, which vote for candidates."]
+        read = f"Texts in {plan.text_column}{f', by {by}' if by else ''}, which vote for candidates."
+        public = public_texts(plan)
+        if public is None:
+            return [read]
+        named = PurePath(public.uri).name
+        return [read, f"Candidates are texts of the public table {named}: they may be released word for word."]
     if layout is None:
         return []
     height, width, channels = layout.form.shape

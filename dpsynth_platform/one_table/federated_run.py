@@ -90,6 +90,18 @@ def new_run_name() -> str:
     return f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
+def announced(plan: FederatedPlan, out: Path) -> str:
+    """What a call of `run_federated` will do there, and who pays for it, in words."""
+    place = Place(out)
+    if _record(place).exists():
+        return "A run is paid for here: the table is drawn from its model, and nobody is asked."
+    if (run := Exchanges(place.restricted / EXCHANGES).begun(plan.digest)) is not None:
+        return f"Continuing run {run}, which was interrupted: what was paid for it is not paid again."
+    return (
+        "A new run: each participant that starts pays for it, also where it has paid for an earlier run of this plan."
+    )
+
+
 def coordinator_key(directory: Path) -> Ed25519PrivateKey:
     """The coordinator's key, which has to be there: participants name it in their policies.
 
@@ -270,20 +282,16 @@ class _Following:
     @property
     def in_words(self) -> str:
         if START in self._kinds:
-            continues = (
-                "The same command continues this one as long as they are up; another" if self._goes_on else "Another"
+            goes_on = self.exchanges.has_begun
+            what_next = (
+                "The same command continues this one as long as they are up; another run costs again."
+                if goes_on
+                else "Another run costs again, also one by the same command."
             )
-            return (
-                f"Participants were asked to start run {self.run}: what they started is spent in their ledgers. "
-                f"{continues} run costs again."
-            )
+            return f"Participants were asked to start run {self.run}: what they started is spent in their ledgers. {what_next}"
         if self._kinds:
             return "No participant was asked to start: nothing is spent, and reservations end at their deadline."
         return "No participant was asked: nothing is spent."
-
-    @property
-    def _goes_on(self) -> bool:
-        return self.exchanges.has_begun
 
 
 def _record(place: Place) -> Path:

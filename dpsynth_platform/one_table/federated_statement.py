@@ -18,6 +18,7 @@ from dpsynth_platform.one_table.assumed import empty_in_words
 from dpsynth_platform.one_table.federated_plan import (
     plan_shown,
     protections_in_words,
+    public_texts,
     read_in_words,
     rounds_shown,
     terms_in_words,
@@ -27,9 +28,16 @@ from dpsynth_platform.privacy import federated_words
 from dpsynth_platform.privacy.accounting import EpsilonResult, epsilon
 from dpsynth_platform.privacy.federated_words import ProtectionInWords
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.statement import HIDDEN, Assumption
+from dpsynth_platform.privacy.statement import HIDDEN, Assumption, of_public_rows
 from dpsynth_platform.synth.tabular.domain import filled_in_words
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
+
+
+def without(plan: FederatedPlan, took_part: TookPart) -> list[str]:
+    """Who of the plan's participants never started, in words; nothing where all did."""
+    names = sorted(set(plan.terms.participants) - set(took_part.started))
+    return [f"Without {', '.join(names)}: no reply, or refused by a policy, a ledger or a person."] if names else []
+
 
 _METHODS = {"pld": "privacy loss distributions", "renyi": "Renyi differential privacy"}
 
@@ -64,7 +72,9 @@ class FederatedStatement:
 
     @property
     def not_covered(self) -> list[str]:
-        return federated_words.not_covered(terms_in_words(self.plan))
+        public = public_texts(self.plan)
+        texts = [] if public is None else [of_public_rows(public, candidates=True)]
+        return [*federated_words.not_covered(terms_in_words(self.plan)), *texts]
 
     @property
     def covered(self) -> list[str]:
@@ -125,7 +135,7 @@ class FederatedStatement:
             *missing_section(self.mostly_missing),
             *section("What it does not cover", self.not_covered),
             *assumptions_section([asdict(item) for item in self.assumptions]),
-            *section("Who took part", self.took_part.lines()),
+            *section("Who took part", [*self.took_part.lines(), *without(self.plan, self.took_part)]),
             *section("Accounting", [f"Epsilon by {_METHODS[result.method]}, the smaller of proven bounds ({shown})."]),
             *section(
                 "The budget",

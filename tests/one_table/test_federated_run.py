@@ -444,7 +444,7 @@ def test_the_same_call_continues_a_run_that_was_stopped(tmp_path, error):
 
 def test_too_few_that_remain_end_a_run_and_the_same_call_is_another_one(tmp_path):
     nodes = nodes_of(tmp_path)
-    with pytest.raises(RoundRefused, match=r"spent in their ledgers\. Another run costs again"):
+    with pytest.raises(RoundRefused, match=r"in their ledgers\. Another run costs again, also one by the same command"):
         run_with(nodes, tmp_path / "out", change=lambda name, kind, message: message if kind != "sum" else None)
     made = run_with(nodes, tmp_path / "out")
     assert made.spent and states(nodes) == {name: ["started", "spent"] for name in NAMES}

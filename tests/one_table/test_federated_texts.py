@@ -96,6 +96,7 @@ def run(place, wires=None, **options):  # noqa: F811
 def test_a_run_over_sockets_makes_a_table_with_texts_and_its_statement(place):  # noqa: F811
     status, said = planned(place)
     assert status == 0 and "Texts in body, by kind, which vote for candidates." in said, said
+    assert "Candidates are texts of the public table public.parquet: they may be released word for word." in said
     assert isinstance(read_plan(place / "plan.json"), TextEvolutionPlan)
     wires = Heard(place)
     with up(place, notes(200, seed=2, mark=MARK), {"columns": COLUMNS}, **by_all()):
@@ -116,6 +117,8 @@ def test_a_run_over_sockets_makes_a_table_with_texts_and_its_statement(place):  
         "no person looked at the texts before they were written",
         "each participant replaces personal data in its own texts",
         "limits what the votes of one unit's texts add to a sum",
+        "The texts of the public table public.parquet, among which votes choose: declared public",
+        "because: texts that were made up for tests. The sealed plan names the digest",
     ):
         assert expected in words, expected
     document = json.loads((place / "out" / "statement.json").read_text())

@@ -97,9 +97,7 @@ def announced(plan: FederatedPlan, out: Path) -> str:
         return "A run is paid for here: the table is drawn from its model, and nobody is asked."
     if (run := Exchanges(place.restricted / EXCHANGES).begun(plan.digest)) is not None:
         return f"Continuing run {run}, which was interrupted: what was paid for it is not paid again."
-    return (
-        "A new run: each participant that starts pays for it, also where it has paid for an earlier run of this plan."
-    )
+    return "A new run: each participant that starts pays, also where it has paid for an earlier run of this plan."
 
 
 def coordinator_key(directory: Path) -> Ed25519PrivateKey:
@@ -282,13 +280,10 @@ class _Following:
     @property
     def in_words(self) -> str:
         if START in self._kinds:
-            goes_on = self.exchanges.has_begun
-            what_next = (
-                "The same command continues this one as long as they are up; another run costs again."
-                if goes_on
-                else "Another run costs again, also one by the same command."
-            )
-            return f"Participants were asked to start run {self.run}: what they started is spent in their ledgers. {what_next}"
+            spent = f"Participants were asked to start run {self.run}: what they started is spent in their ledgers."
+            if self.exchanges.has_begun:
+                return f"{spent} The same command continues this one as long as they are up; another run costs again."
+            return f"{spent} Another run costs again, also one by the same command."
         if self._kinds:
             return "No participant was asked to start: nothing is spent, and reservations end at their deadline."
         return "No participant was asked: nothing is spent."

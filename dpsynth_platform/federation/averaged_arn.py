@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +82,7 @@ class AveragedArn:
         orders = RowOrders(fixed_order)
         self._rows = Rows(self.network.sizes, orders, CPU)  # type: ignore[arg-type]  # all that rows of arn read
         self._parameters = list(self.network.parameters())
+        self._alone = Lock()  # of what trains with the one network
 
     @property
     def weights(self) -> Vector:
@@ -109,18 +111,27 @@ class AveragedArn:
         def train(weights: Vector) -> Vector:
             if not len(states):
                 return np.zeros_like(weights)
-            self.load(weights)
-            before = self.weights
-            for _ in range(self._plan.local_steps):
-                drawn = self._rows.drawn({"states": states}, 1)
-                loss = self._rows.losses(self.network, drawn).mean()
-                gradients = torch.autograd.grad(loss, self._parameters)
-                with torch.no_grad():
-                    for value, gradient in zip(self._parameters, gradients, strict=True):
-                        value.sub_(gradient, alpha=self._plan.local_rate)
-            return self.weights - before
+            with self._alone:
+                public = self.weights
+                try:
+                    return self._moved(weights, states)
+                finally:
+                    self.load(public)  # no weights that follow from one client's rows stay here
 
         return train
+
+    def _moved(self, weights: Vector, states: torch.Tensor) -> Vector:
+        """By what a client's training moves these weights. Sensitive."""
+        self.load(weights)
+        before = self.weights
+        for _ in range(self._plan.local_steps):
+            drawn = self._rows.drawn({"states": states}, 1)
+            loss = self._rows.losses(self.network, drawn).mean()
+            gradients = torch.autograd.grad(loss, self._parameters)
+            with torch.no_grad():
+                for value, gradient in zip(self._parameters, gradients, strict=True):
+                    value.sub_(gradient, alpha=self._plan.local_rate)
+        return self.weights - before
 
     def drawn_codes(self, weights: Vector, rows: int) -> Codes:
         """Cell codes of synthetic rows, shape (rows, columns); columns have their noisy shares."""

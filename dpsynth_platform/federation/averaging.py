@@ -82,7 +82,8 @@ class Participations:
     A round is in the file before anything is computed for it, whatever becomes of it.
 
     Args:
-        path: of the file; None: in memory, for simulations.
+        path: of the file, which nothing may delete: without it, rounds count from none again. None: in memory, for
+            simulations.
     """
 
     def __init__(self, plan: AveragingPlan, path: Path | None = None) -> None:
@@ -143,14 +144,14 @@ class Client:
         name: by which the server knows it.
         train: its local training.
         accepted: the most that the plan may cost it.
-        record: of its rounds; None: in memory.
+        record: of its rounds; None: in memory, for simulations.
 
     Raises:
         AccountingError: the plan costs more than is accepted.
     """
 
     def __init__(
-        self, name: str, plan: AveragingPlan, train: LocalTraining, accepted: Guarantee, record: Path | None = None
+        self, name: str, plan: AveragingPlan, train: LocalTraining, accepted: Guarantee, record: Path | None
     ) -> None:
         plan.check(accepted)
         self.name, self._plan, self._train = name, plan, train
@@ -195,6 +196,9 @@ def clipped(vector: Vector, norm: float) -> Vector:
 
 class AveragingServer:
     """The aggregator, which is trusted: it sees all updates, and adds the noise.
+
+    Who brings updates here knows whose they are, and tells nobody which were refused: with `poisson` that shows who was
+    asked.
 
     Args:
         weights: of the first model, (length,). Public, or differentially private.
@@ -256,7 +260,10 @@ class AveragingServer:
         ]
 
     def ask(self, present: Collection[str]) -> Mapping[str, Asked]:
-        """Begins a round: what each client of its cohort gets, by name. With `poisson`, names are sensitive.
+        """Begins a round: what each client of its cohort gets, by name.
+
+        With `poisson`, names are sensitive, and so are their number and all that follows from it, such as the time that
+        a round takes.
 
         Args:
             present: who could take part now. That must not depend on what clients' rows say.
@@ -316,25 +323,28 @@ class AveragingServer:
         self._noise.add_(noised, plan.noise_deviation)
         # From here on, all but the history of sums follows from what is noised.
         estimate = (noised.numpy() - np.tensordot(rest, kept["estimates"], 1)) / first
-        for name, newest in (("sums", total), ("estimates", estimate)):
-            kept[name] = np.concatenate([newest[None], kept[name]])[: len(rest)]
-        kept["speed"] = plan.momentum * kept["speed"] + estimate / plan.cohort
-        kept["parameter.weights"] = kept["parameter.weights"] + plan.server_rate * kept["speed"]
-        self._round += 1
-        self._journal.save(self._state(), now=True)
+        speed = plan.momentum * kept["speed"] + estimate / plan.cohort
+        found = {
+            "parameter.weights": kept["parameter.weights"] + plan.server_rate * speed,
+            "speed": speed,
+            "sums": np.concatenate([total[None], kept["sums"]])[: len(rest)],
+            "estimates": np.concatenate([estimate[None], kept["estimates"]])[: len(rest)],
+        }
+        self._journal.save(self._state(found, self._round + 1), now=True)  # before anybody sees the model
+        self._kept, self._round = found, self._round + 1
         return self.weights
 
-    def _state(self) -> TrainingState:
+    def _state(self, kept: Mapping[str, Vector], number: int) -> TrainingState:
         arrays: dict[str, npt.NDArray[Any]] = {
-            **self._kept,
+            **kept,
             "names": self._named,
             "clients.last": self._last,
             "clients.times": self._times,
         }
-        return TrainingState(self._round, {name: torch.from_numpy(value.copy()) for name, value in arrays.items()})
+        return TrainingState(number, {name: torch.from_numpy(value.copy()) for name, value in arrays.items()})
 
     def _load(self, state: TrainingState) -> None:
-        wanted = self._state().tensors
+        wanted = self._state(self._kept, self._round).tensors
         shapes, found = (
             {name: (value.shape, value.dtype) for name, value in tensors.items()} for tensors in (wanted, state.tensors)
         )
@@ -350,19 +360,30 @@ def check_vector(update: Update, length: int, norm: float) -> None:
     vector, who = update.vector, f"client {visible(update.client)}"
     if not isinstance(vector, np.ndarray) or vector.dtype != np.float64 or vector.shape != (length,):
         raise RoundRefused(f"{who}: an update of another shape; accepted: {length} numbers")
-    if not float(np.linalg.norm(vector)) <= norm:  # also of what is not finite
+    with np.errstate(all="ignore"):
+        longer = not float(np.linalg.norm(vector / norm)) <= 1  # also of what is not finite
+    if longer:
         raise RoundRefused(f"{who}: an update that is not finite, or longer than {norm:g}; accepted: clipped ones")
 
 
-def noisy_sum(plan: AveragingPlan, updates: Collection[Update], length: int) -> Vector:
-    """The sum before the first round, with the plan's noise: differentially private, (length,). To be drawn once.
+def noisy_sum(plan: AveragingPlan, updates: Collection[Update], length: int, kept: Path | None) -> Vector:
+    """The sum before the first round, with the plan's noise: differentially private, (length,). Drawn once.
+
+    Args:
+        kept: file of the sum, which is written before it is shown, and is what later calls give; None: in memory, for
+            simulations.
 
     Raises:
         RoundRefused: an update is of another plan or round, there twice, or as `AveragingServer.take`.
-        MechanismFailed: the plan has no such sum.
+        MechanismFailed: the plan has no such sum, or the file is of another plan.
     """
     if plan.columns_noise is None:
         raise MechanismFailed("averaging: the plan has no sum before the first round")
+    if kept is not None and kept.exists():
+        said = json.loads(kept.read_bytes())
+        if said["plan"] != plan.digest or len(said["sum"]) != length:
+            raise MechanismFailed(f"{kept} has the sum of another plan; accepted: a file for each run")
+        return np.array(said["sum"], dtype=np.float64)
     total, seen = np.zeros(length), set[str]()
     for update in updates:
         if update.plan != plan.digest or update.round != 0 or update.client in seen:
@@ -372,7 +393,10 @@ def noisy_sum(plan: AveragingPlan, updates: Collection[Update], length: int) -> 
         total += update.vector
     noised = torch.from_numpy(total)
     GaussianNoise().add_(noised, plan.columns_noise)
-    return noised.numpy()
+    found: Vector = noised.numpy()
+    if kept is not None:
+        write_durably(kept, json.dumps({"plan": plan.digest, "sum": found.tolist()}))
+    return found
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import NOISE_RANGE, noise_for
-from dpsynth_platform.privacy.events import DpEvent, GaussianSumsEvent, MatrixGaussianEvent, dp_sgd_event
+from dpsynth_platform.privacy.events import DpEvent, MatrixGaussianEvent, dp_sgd_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.matrix_noise import optimized_coefficients, prefix_sums
 
@@ -85,6 +85,10 @@ class AveragingPlan:
         for name in ("clipping_norm", "server_rate", "local_rate"):
             if not _is_number(value := getattr(self, name)) or not 0 < value <= LARGEST:
                 raise _impossible(name, value, f"a number above 0, at most {LARGEST:g}")
+        if self.clipping_norm < 1 / LARGEST:  # whose squares could vanish
+            raise _impossible("clipping_norm", self.clipping_norm, f"a number from {1 / LARGEST:g}")
+        if not isinstance(self.coefficients, tuple):  # which nobody can change later
+            raise _impossible("coefficients", self.coefficients, "a tuple of numbers")
         if not _is_number(self.momentum) or not 0 <= self.momentum < 1:
             raise _impossible("momentum", self.momentum, "a number from 0 to below 1")
         if self.cohort > self.clients:
@@ -107,7 +111,7 @@ class AveragingPlan:
         """The cost of the whole run for one client, whatever comes of it."""
         parts: list[DpEvent] = []
         if self.columns_noise is not None:
-            parts.append(GaussianSumsEvent(self.columns_noise, ADJACENCY, self.max_contributions))
+            parts.append(_columns_event(self.columns_noise, self.max_contributions))
         parts.append(self._training)
         return parts[0] if len(parts) == 1 else dp_event.ComposedDpEvent(parts)
 
@@ -168,7 +172,7 @@ class AveragingPlan:
         b, target = guarantee.max_contributions, (guarantee.epsilon, guarantee.delta)
         columns_noise = None
         if columns_share:
-            alone = noise_for(lambda noise: GaussianSumsEvent(noise, ADJACENCY, b), *target).value
+            alone = noise_for(lambda noise: _columns_event(noise, b), *target).value
             columns_noise = alone / math.sqrt(columns_share)
         # Impossible numbers are refused before any strategy is optimized for them.
         plan = cls(
@@ -221,12 +225,19 @@ class AveragingPlan:
             "aggregator's."
             if self.asking == "separated"
             else f"In each of {self.rounds} rounds each client is asked by a coin of its own of probability "
-            f"{self.cohort / self.clients:.3g}, which only the aggregator knows. A client cannot check that."
+            f"{self.cohort / self.clients:.3g}. The guarantee rests on it that nobody but the aggregator learns of "
+            "another client whether it was asked, in which rounds, or how many were: not by names, numbers, errors or "
+            "times. A client cannot check that."
+        )
+        same = (
+            "the same clients take part in the same rounds, and one of them adds zeros. So it is hidden what a client's "
+            "rows say, but not who takes part, when, and how many there are."
+            if self.asking == "separated"
+            else "the same clients are there, and one of them adds zeros in the rounds in which it is asked. So it is "
+            "hidden what a client's rows say, but not who is there."
         )
         return (
-            f"One client is protected: all of its rows together, at most {rows}. Neighbours (zero-out): the same "
-            "clients take part in the same rounds, and one of them adds zeros. So it is hidden what a client's rows "
-            "say, but not who takes part, when, and how many there are.",
+            f"One client is protected: all of its rows together, at most {rows}. Neighbours (zero-out): {same}",
             f"Against recipients of the model and of what is made of it, and against other clients, who see the model "
             f"of every round: ({upper_bound(recipient.epsilon)}, {upper_bound(delta)})-differential privacy, by the "
             "noise of the aggregator.",
@@ -254,6 +265,11 @@ class AveragingPlan:
         if not isinstance(coefficients, list):
             raise _impossible("coefficients", coefficients, "a list of numbers")
         return cls(**(document | {"coefficients": tuple(coefficients)}))
+
+
+def _columns_event(noise: float, max_contributions: int) -> MatrixGaussianEvent:
+    """Of one sum of vectors of norm 1, one of each client: a single round."""
+    return MatrixGaussianEvent(noise, (1.0,), 1, 1, 1, ADJACENCY, max_contributions)
 
 
 def check_unit(guarantee: Guarantee) -> None:

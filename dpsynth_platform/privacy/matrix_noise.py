@@ -44,7 +44,7 @@ class MatrixSensitivity:
         return math.sqrt(self.l2_squared)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)
 def matrix_sensitivity(
     coefficients: tuple[float, ...], rounds: int, participations: int, separation: int
 ) -> MatrixSensitivity:

@@ -8,7 +8,8 @@ cryptographic stream: with the 63 of one word the largest radii would be sparse,
 (tails end at 13.2 deviations). Sum and noise are added in double precision and rounded to whole multiples of a power of
 two, between `STEP` and half of `STEP` of a deviation: otherwise results near zero would keep all digits, which reveal
 the summands (Mironov 2012). So the output of a coordinate is its step, whose probability the transform's rounding
-(about 2^-50 of a deviation) changes by a factor of some 1 +- 2^-32. The further rounding to the gradient's precision is
+(about 2^-50 of a deviation) changes by a factor of some 1 +- 2^-32; that of adding it to a sum of M deviations, M 2^-53
+of one, by some 1 +- M 2^-36 more. The further rounding to the gradient's precision is
 post-processing. Unlike the noise on counts (`synth.tabular.noise`) it is not exactly the distribution that accounting
 assumes.
 """

@@ -73,7 +73,7 @@ class Clients:
     def learned(self, plan: AveragingPlan, members: dict[str, Client]) -> LearnedColumns:
         vectors = (column_shares(self.domain, plan, table) for table in self.tables)
         updates = [member.describe(vector) for member, vector in zip(members.values(), vectors, strict=True)]
-        return counted_columns(self.domain, plan, noisy_sum(plan, updates, sum(self.domain.sizes)))
+        return counted_columns(self.domain, plan, noisy_sum(plan, updates, sum(self.domain.sizes), None))
 
 
 def averaged(asking: str, clients: Clients, guarantee: Guarantee) -> Found:
@@ -90,7 +90,7 @@ def averaged(asking: str, clients: Clients, guarantee: Guarantee) -> Found:
         **LOCAL,
     )
     training: dict[str, Callable[[Vector], Vector]] = {}
-    members = {name: Client(name, plan, partial(_train, training, name), guarantee) for name in NAMES}
+    members = {name: Client(name, plan, partial(_train, training, name), guarantee, None) for name in NAMES}
     arn = AveragedArn(clients.learned(plan, members), plan, WIDTH)
     training |= {name: arn.training(table) for name, table in zip(NAMES, clients.tables, strict=True)}
     server = AveragingServer(plan, arn.weights, NAMES, NoJournal())
@@ -128,7 +128,7 @@ def central(clients: Clients, guarantee: Guarantee) -> Found:
     )
     whole = dp_event.ComposedDpEvent([first, training.event])
     assert epsilon_of(whole, guarantee.delta).epsilon <= guarantee.epsilon
-    members = {name: Client(name, shares, np.copy, guarantee) for name in NAMES}
+    members = {name: Client(name, shares, np.copy, guarantee, None) for name in NAMES}
     arn = AveragedArn(clients.learned(shares, members), shares, WIDTH)
     parameters: Any = SimpleNamespace(training=training, fixed_order=0.7, evidence=(), average=AVERAGE)
     ready = prepared(arn.network, Rows, parameters, "cpu")

@@ -235,9 +235,13 @@ def test_explains_rounds_of_clients(use, tmp_path):
     file.write_text(json.dumps({"event": event | limits, "target": {"delta": 1e-6}}))
     (part,) = answer(use("explain", file, "--json"))["parts"]
     assert part["words"] == (
-        "20 rounds of sums of clients' updates, each client in at most 4, Gaussian noise correlated by 2 bands, sigma "
+        "20 rounds of sums of clients' vectors, each client in at most 4, Gaussian noise correlated by 2 bands, sigma "
         "5 for a change of 2.23607"
     )
+    repeated = {"kind": "repeated", "count": 3, "event": event | {"coefficients": [1.0]} | limits}
+    file.write_text(json.dumps({"event": repeated, "target": {"delta": 1e-6}}))
+    (part,) = answer(use("explain", file, "--json"))["parts"]
+    assert part["words"].startswith("3 times 20 rounds of") and "independent Gaussian noise" in part["words"]
 
 
 COUNTS = {"kind": "discrete-gaussian-counts", "sigma": 55.23, "adjacency": "add-or-remove", "max_contributions": 2}

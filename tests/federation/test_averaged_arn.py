@@ -40,9 +40,9 @@ def the_same_each_time(monkeypatch):
 
 def learned_of(plan=PLAN, clients=None):
     shares = [column_shares(DOMAIN, plan, OWN[name]) for name in NAMES]
-    describing = clients or {name: Client(name, plan, np.copy, GUARANTEE) for name in NAMES}
+    describing = clients or {name: Client(name, plan, np.copy, GUARANTEE, None) for name in NAMES}
     updates = [client.describe(vector) for client, vector in zip(describing.values(), shares, strict=True)]
-    return counted_columns(DOMAIN, plan, noisy_sum(plan, updates, sum(DOMAIN.sizes)))
+    return counted_columns(DOMAIN, plan, noisy_sum(plan, updates, sum(DOMAIN.sizes), None))
 
 
 def pairs(codes):
@@ -52,7 +52,7 @@ def pairs(codes):
 def trained(plan=PLAN):
     """The network, and the weights after all rounds, by messages of clients with their own records."""
     arn = AveragedArn(learned_of(plan), plan, width=4)
-    clients = {name: Client(name, plan, arn.training(OWN[name]), GUARANTEE) for name in NAMES}
+    clients = {name: Client(name, plan, arn.training(OWN[name]), GUARANTEE, None) for name in NAMES}
     server = AveragingServer(plan, first := arn.weights, NAMES, NoJournal())
     while server.rounds_left:
         for name, asked in server.ask(NAMES).items():
@@ -70,6 +70,13 @@ def test_clients_shares_have_norm_one_at_most_and_count_alike():
         column_shares(DOMAIN, PLAN, OWN["00"].slice(0, 1)).tolist()
     )
     assert not column_shares(DOMAIN, PLAN, TABLE.slice(0, 0)).any()
+
+
+def test_nothing_of_a_client_stays_in_the_shared_network(the_same_each_time):
+    arn = AveragedArn(learned_of(), PLAN, width=4)
+    first = arn.weights
+    moved = arn.training(OWN["00"])(first + 0.5)
+    assert np.abs(moved).max() > 0 and np.array_equal(arn.weights, first)
 
 
 def test_more_rows_than_the_bound_are_refused():

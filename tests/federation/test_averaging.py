@@ -172,7 +172,7 @@ def test_a_record_in_a_file_outlives_its_process_and_counts_before_training(tmp_
 def test_a_client_computes_the_cost_anew_and_refuses_a_plan_above_what_it_accepts():
     plan = plan_of()
     spent = epsilon(plan.event, 1e-5).epsilon
-    Client("c", plan, np.copy, Guarantee(spent * 1.001, 1e-5, "user", "zero-out", B))
+    Client("c", plan, np.copy, Guarantee(spent * 1.001, 1e-5, "user", "zero-out", B), None)
     for accepted in (
         Guarantee(spent * 0.999, 1e-5, "user", "zero-out", B),
         Guarantee(spent * 1.001, 1e-5, "user", "zero-out", B - 1),
@@ -181,7 +181,7 @@ def test_a_client_computes_the_cost_anew_and_refuses_a_plan_above_what_it_accept
         Guarantee(spent * 1.001, 1e-5, "user", "zero-out", B, "owners"),
     ):
         with pytest.raises(AccountingError, match="accepted"):
-            Client("c", plan, np.copy, accepted)
+            Client("c", plan, np.copy, accepted, None)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_the_first_sum_has_its_noise_and_each_client_once(fixed_keys, drawn):
     plan = plan_of(columns_noise=4.0)
     clients = [client_of(plan, name) for name in NAMES]
     updates = [client.describe(np.full(5000, 1.0)) for client in clients]
-    found = noisy_sum(plan, updates, 5000)
+    found = noisy_sum(plan, updates, 5000, None)
     assert found == pytest.approx(sum(update.vector for update in updates) + drawn[0])
     assert np.linalg.norm(updates[0].vector) == pytest.approx(1.0, rel=1e-5)
     assert stats.kstest(drawn[0] / 4.0, "norm").pvalue > FALSE_ALARM
@@ -400,13 +400,38 @@ def test_the_first_sum_has_its_noise_and_each_client_once(fixed_keys, drawn):
     with pytest.raises(RoundRefused, match="before any"):
         late.describe(np.zeros(2))
     with pytest.raises(RoundRefused, match="second one"):
-        noisy_sum(plan, [updates[0], updates[0]], 5000)
+        noisy_sum(plan, [updates[0], updates[0]], 5000, None)
     with pytest.raises(RoundRefused, match="longer than 1"):
-        noisy_sum(plan, [update_of(plan, 0, "c", (1.0, 1.0))], 2)
+        noisy_sum(plan, [update_of(plan, 0, "c", (1.0, 1.0))], 2, None)
     with pytest.raises(MechanismFailed):
-        noisy_sum(plan_of(), [], 2)
+        noisy_sum(plan_of(), [], 2, None)
     with pytest.raises(RoundRefused, match="if planned"):
         client_of(plan_of()).describe(np.zeros(2))
+
+
+def test_the_first_sum_is_drawn_once_for_its_file(tmp_path):
+    """Its mean over many draws would be the sum without noise."""
+    plan, kept = plan_of(columns_noise=4.0), tmp_path / "sum.json"
+    updates = [client_of(plan, name).describe(np.full(50, 1.0)) for name in NAMES]
+    found = noisy_sum(plan, updates, 50, kept)
+    assert np.array_equal(noisy_sum(plan, updates, 50, kept), found)
+    assert not np.array_equal(noisy_sum(plan, updates, 50, None), found)
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(MechanismFailed, match="the sum of another plan"):
+        noisy_sum(plan_of(columns_noise=5.0), updates, 50, kept)
+
+
+def test_a_round_whose_state_is_not_kept_shows_no_model(monkeypatch):
+    class Full(NoJournal):
+        def save(self, state, *, now=False):
+            raise OSError("no space")
+
+    plan = plan_of()
+    server = server_of(plan, 3, Full())
+    server.ask(NAMES)
+    with pytest.raises(OSError, match="no space"):
+        server.close()
+    assert np.array_equal(server.weights, np.zeros(3)) and server.rounds_left == plan.rounds
 
 
 # The plan.
@@ -497,7 +522,9 @@ def test_the_aggregator_has_no_guarantee_and_the_words_say_so():
         "not who takes part",
     ):
         assert said in words
-    assert "A client cannot check that" in " ".join(poisson_of().in_words(1e-5))
+    coins = " ".join(poisson_of().in_words(1e-5))
+    assert "A client cannot check that" in coins and "nobody but the aggregator learns of another client" in coins
+    assert "not who takes part" not in coins and "take part in the same rounds" not in coins
 
 
 # Restarts.
@@ -621,6 +648,6 @@ def test_kept_states_are_bounded_by_the_bands():
     for _ in range(6):
         server.ask(NAMES)
         server.close()
-    tensors = server._state().tensors
+    tensors = server._state(server._kept, 6).tensors
     assert tensors["sums"].shape == tensors["estimates"].shape == (2, 2)
     assert all(isinstance(value, torch.Tensor) for value in tensors.values())

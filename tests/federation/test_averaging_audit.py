@@ -57,7 +57,7 @@ def models_of(plan, present_in):
         return lambda weights: vector
 
     accepted = Guarantee(1e4, 1e-5, "user", "zero-out", 1)
-    clients = {name: Client(name, plan, training(place), accepted) for place, name in enumerate(NAMES)}
+    clients = {name: Client(name, plan, training(place), accepted, None) for place, name in enumerate(NAMES)}
     server = AveragingServer(plan, np.zeros(CANARIES), NAMES, NoJournal())
     models = [server.weights]
     for number in range(1, plan.rounds + 1):
@@ -178,7 +178,7 @@ def test_either_side_alone_keeps_the_limits(monkeypatch):
     """With the server's limits gone the clients refuse, and with the clients' gone the server does not ask."""
     plan = calibrated()
     server = AveragingServer(plan, np.zeros(1), NAMES[:3], NoJournal())
-    client = Client(NAMES[0], plan, np.copy, GUARANTEE)
+    client = Client(NAMES[0], plan, np.copy, GUARANTEE, None)
     with monkeypatch.context() as patch:
         patch.setattr(AveragingServer, "available", lambda self, present: sorted(present))
         client.answer(server.ask(NAMES[:3])[NAMES[0]])

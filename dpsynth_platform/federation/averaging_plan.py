@@ -230,8 +230,8 @@ class AveragingPlan:
             "times. A client cannot check that."
         )
         same = (
-            "the same clients take part in the same rounds, and one of them adds zeros. So it is hidden what a client's "
-            "rows say, but not who takes part, when, and how many there are."
+            "the same clients take part in the same rounds, and one of them adds zeros. So it is hidden what a "
+            "client's rows say, but not who takes part, when, and how many there are."
             if self.asking == "separated"
             else "the same clients are there, and one of them adds zeros in the rounds in which it is asked. So it is "
             "hidden what a client's rows say, but not who is there."

@@ -107,4 +107,6 @@ def test_the_platforms_own_names_are_reserved() -> None:
         if name.endswith("_SQL") and isinstance(text, str) and "{columns}" in text
     )
     words = {word.strip("(),.") for word in texts.replace(".", " ").split()}
-    assert {word for word in words if word.startswith("_")} | {"_copy", "included", "_kind", "_features"} == set(RESERVED_COLUMNS)
+    assert {word for word in words if word.startswith("_")} | {"_copy", "included", "_kind", "_features"} == set(
+        RESERVED_COLUMNS
+    )

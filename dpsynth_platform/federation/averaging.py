@@ -18,7 +18,7 @@ needed twice, and no seed is kept.
 **A restart** continues from the state after the last closed round, which is kept before its model is shown: the sums
 S of the last rounds, without noise, are in it, so it is as sensitive as updates. A round that was begun but not kept
 may have been seen: the run cannot go on, and another one is paid anew (`kept_rounds`). Restored copies of old states
-would draw a round's noise again and cannot be told from others: keep none.
+would draw a round's noise again and cannot be distinguished from others: keep none.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ def clipped(vector: Vector, norm: float) -> Vector:
 class AveragingServer:
     """The aggregator, which is trusted: it sees all updates, and adds the noise.
 
-    Who brings updates here knows whose they are, and tells nobody which were refused: with `poisson` that shows who was
-    asked.
+    What brings updates here has to know whose they are, and must not show which were refused: with `poisson` that
+    shows who was asked.
 
     Args:
         weights: of the first model, (length,). Public, or differentially private.

@@ -8,7 +8,7 @@ Two ways to ask clients (Ponomareva et al. 2026, section 6 and algorithm 7):
 
 - `separated` (DP-FTRL): any that are available, each in a limited number of rounds, a minimum separation apart. Noise
   is correlated over rounds. The guarantee needs no chance of who is asked.
-- `poisson` (DP-FedAvg; McMahan et al. 2018): each by a coin of its own in each round, which nobody but the aggregator
+- `poisson` (DP-FedAvg; McMahan et al. 2018): each by a coin of its own in each round, which only the aggregator
   knows. Noise is independent. Clients that are not there when their coin asks them only lose influence.
 """
 
@@ -41,7 +41,7 @@ class AveragingPlan:
     """All numbers that decide how clients' rows are used, fixed before any is read. All are public.
 
     In each round clients train from the model's weights on their own rows, and send what the weights changed by,
-    clipped to `clipping_norm`. The sum of a round is divided by `cohort`, whoever came: a missing client is zeros.
+    clipped to `clipping_norm`. The sum of a round is divided by `cohort`, however many came: a missing client is zeros.
 
     Attributes:
         clients: the public, expected number of clients; with `poisson`, the coin's probability is cohort / clients.
@@ -87,7 +87,7 @@ class AveragingPlan:
                 raise _impossible(name, value, f"a number above 0, at most {LARGEST:g}")
         if self.clipping_norm < 1 / LARGEST:  # whose squares could vanish
             raise _impossible("clipping_norm", self.clipping_norm, f"a number from {1 / LARGEST:g}")
-        if not isinstance(self.coefficients, tuple):  # which nobody can change later
+        if not isinstance(self.coefficients, tuple):  # which cannot be changed later
             raise _impossible("coefficients", self.coefficients, "a tuple of numbers")
         if not _is_number(self.momentum) or not 0 <= self.momentum < 1:
             raise _impossible("momentum", self.momentum, "a number from 0 to below 1")
@@ -225,9 +225,9 @@ class AveragingPlan:
             "aggregator's."
             if self.asking == "separated"
             else f"In each of {self.rounds} rounds each client is asked by a coin of its own of probability "
-            f"{self.cohort / self.clients:.3g}. The guarantee rests on it that nobody but the aggregator learns of "
-            "another client whether it was asked, in which rounds, or how many were: not by names, numbers, errors or "
-            "times. A client cannot check that."
+            f"{self.cohort / self.clients:.3g}. The guarantee rests on it that only the aggregator, beside the "
+            "client itself, learns whether a client was asked, in which rounds, and how many were: not by names, "
+            "numbers, errors or times. A client cannot check that."
         )
         same = (
             "the same clients take part in the same rounds, and one of them adds zeros. So it is hidden what a "

@@ -5,7 +5,7 @@ What belongs here: exchanges by the digest of what was asked, and whose they are
 
 A coordinator draws nothing at random that participants see: what it asks follows from plan, key, the run's name and the
 replies so far. So a run that is made again gets the kept replies first, and asks participants from where it ended. A
-participant opens each round once and takes each step once, whoever asks: what differs from the first time is refused.
+participant opens each round once and takes each step once: what differs from the first time is refused.
 """
 
 from __future__ import annotations

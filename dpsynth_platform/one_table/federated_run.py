@@ -94,7 +94,7 @@ def announced(plan: FederatedPlan, out: Path) -> str:
     """What a call of `run_federated` will do there, and who pays for it, in words."""
     place = Place(out)
     if _record(place).exists():
-        return "A run is paid for here: the table is drawn from its model, and nobody is asked."
+        return "A run is paid for here: the table is drawn from its model, and no participant is asked."
     if (run := Exchanges(place.restricted / EXCHANGES).begun(plan.digest)) is not None:
         return f"Continuing run {run}, which was interrupted: what was paid for it is not paid again."
     return "A new run: each participant that starts pays, also where it has paid for an earlier run of this plan."

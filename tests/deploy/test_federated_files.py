@@ -1,4 +1,4 @@
-"""Compose files and manifests of participants and coordinators of federated runs: what can be told of them as text.
+"""Compose files and manifests of participants and coordinators of federated runs: what their text shows.
 
 A node has rows and no network, its SuperNode the network and no rows; participants reach no more of a coordinator than
 SuperNodes need. `test_federated_containers` runs the same commands.

@@ -523,7 +523,7 @@ def test_the_aggregator_has_no_guarantee_and_the_words_say_so():
     ):
         assert said in words
     coins = " ".join(poisson_of().in_words(1e-5))
-    assert "A client cannot check that" in coins and "nobody but the aggregator learns of another client" in coins
+    assert "A client cannot check that" in coins and "only the aggregator, beside the client itself, learns" in coins
     assert "not who takes part" not in coins and "take part in the same rounds" not in coins
 
 

@@ -89,7 +89,7 @@ def test_a_run_continues_wherever_its_coordinator_was_killed(tmp_path, answered,
     assert len(answered) == len(NAMES) * (EXCHANGES + reserved)
 
 
-def test_kept_exchanges_ask_nobody_and_keep_the_order_of_replies(tmp_path):
+def test_kept_exchanges_ask_no_participant_and_keep_the_order_of_replies(tmp_path):
     class Once:
         asked = 0
 

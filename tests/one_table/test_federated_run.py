@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import stat
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -35,6 +37,7 @@ from dpsynth_platform.one_table.federated_keys import federation_key
 from dpsynth_platform.one_table.federated_plan import protections_in_words, read_plan, rounds_shown
 from dpsynth_platform.one_table.federated_run import new_run_name, run_federated
 from dpsynth_platform.one_table.paying import Interrupted
+from dpsynth_platform.one_table.place import EXCHANGES, KEPT_DAYS, held
 
 ROSTER = Roster({name: KEYS[name].public_key() for name in NAMES})
 SCHEMA = """
@@ -470,3 +473,17 @@ def test_the_same_command_continues_the_run_of_a_killed_process(place):
     assert done.returncode == 0, done.stdout + done.stderr
     assert states(nodes) == {name: ["spent"] for name in NAMES}
     assert pq.read_table(place / "out/synthetic.parquet").num_rows == 20
+
+
+def test_what_was_said_in_a_run_that_does_not_go_on_expires(tmp_path):
+    """It has masked vectors, which somebody who breaks the cryptography later could open."""
+    nodes, out = nodes_of(tmp_path), tmp_path / "out"
+    with pytest.raises(Interrupted, match="The same command continues this one"):
+        run_with(nodes, out, change=ends_at("sum", KeyboardInterrupt()))
+    kept = out / "restricted" / EXCHANGES
+    assert kept.is_dir() and {stat.S_IMODE(file.stat().st_mode) for file in kept.iterdir()} == {0o600}
+    for days, there in ((KEPT_DAYS - 1, True), (KEPT_DAYS + 1, False)):
+        for file in kept.iterdir():
+            os.utime(file, (time.time() - days * 86_400,) * 2)
+        with held(out):
+            assert kept.exists() == there

@@ -28,6 +28,7 @@ from dpsynth_platform.one_table.federated_plan import read_plan
 from dpsynth_platform.one_table.federated_run import run_federated
 from dpsynth_platform.one_table.paying import Interrupted
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.evolution_votes import FEATURES_COLUMN
 
 MARK = "zanzibar"
@@ -162,13 +163,11 @@ def test_a_node_replaces_personal_data_before_features_are_taken(place, monkeypa
 
 def test_features_that_a_node_has_taken_before_are_those_of_the_texts(tmp_path):
     """A record's vote depends on that record alone, whenever its features were computed."""
-    bounded, place = tmp_path / "bounded", tmp_path / "with"  # noqa: F811
+    bounded, copied = tmp_path / "bounded", tmp_path / "with"
     table = notes(20, seed=4).rename_columns([OWNER_COLUMN, "kind", "body"])
     write_table(bounded, table.schema, table.to_batches())
-    kept = with_features(bounded, "body", place)
+    kept = with_features(bounded, "body", copied)
     assert table_schema(kept).names == [OWNER_COLUMN, "kind", "body", FEATURES_COLUMN]
-    from dpsynth_platform.synth.text.embeddings import SentenceEncoder
-
     encoder, rows = SentenceEncoder("cpu"), [row for batch in read_table(kept) for row in batch.to_pylist()]
     assert len(rows) == 20
     for row in rows:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.federation.gradients import GradientsPlan
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.moments import PictureMomentsPlan
 from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
@@ -18,7 +19,9 @@ from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.federation.text_evolution import TextEvolutionPlan
 from dpsynth_platform.synth.interface import SealedPlan
 
-PLANS: tuple[type[FederatedPlan], ...] = (MarginalsPlan, PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan)
+PLANS: tuple[type[FederatedPlan], ...] = (
+    *(MarginalsPlan, GradientsPlan, PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan),
+)
 
 
 def plan_for(contract: DataContract, schema: pa.Schema, **terms: Any) -> FederatedPlan:
@@ -34,9 +37,8 @@ def plan_for(contract: DataContract, schema: pa.Schema, **terms: Any) -> Federat
         AccountingError: a value is impossible, no noise meets the guarantee, or messages would be too long.
     """
     method = contract.generate.method
-    kinds = {
-        name: kind for kind in (PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan) for name in kind.METHODS
-    }
+    others = (GradientsPlan, PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan)
+    kinds = {name: kind for kind in others for name in kind.METHODS}
     if method in kinds:
         return kinds[method].of(contract, schema, **terms)
     return MarginalsPlan.of(contract, schema, method=method, **terms)

@@ -35,7 +35,7 @@ from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.mechanisms import plan_of
 from dpsynth_platform.federation.noise import MOST_OF_A_DRAW
-from dpsynth_platform.federation.plans import FederatedPlan, Round
+from dpsynth_platform.federation.plans import FederatedPlan, Memory, Round
 from dpsynth_platform.federation.rounds import Roster, public_key
 from dpsynth_platform.federation.sums import MOST_PARTICIPANTS, Whole, clip
 from dpsynth_platform.foundation.digests import canonical_digest
@@ -287,6 +287,7 @@ class Run:
     bounded: Path | pa.Table = field(repr=False)
     entry_id: str
     _next: int = 0
+    _memory: Memory = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def open(self, document: Mapping[str, Any]) -> Round:
@@ -314,7 +315,7 @@ class Run:
 
         Sensitive.
         """
-        units = clip(opened.units(self.bounded), opened.sum.bound)
+        units = clip(self.plan.vector(opened, self.bounded, self._memory), opened.sum.bound)
         opened.sum.check_vector(units)
         return units
 
@@ -324,4 +325,5 @@ class Run:
             raise LedgerError("what is no digest of a model; accepted: 64 hexadecimal digits")
         with self._lock:
             self._next = len(self.plan.rounds)
+            self._memory.clear()
         return self.ledger.complete(self.entry_id, model_digest)

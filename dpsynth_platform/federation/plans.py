@@ -54,6 +54,8 @@ ENVELOPE_BYTES = 2**11
 MOST_STEPS = 700
 """Of the search for noise, each by a thousandth: twice the start, where only Renyi bounds are known."""
 T = TypeVar("T")
+Memory = dict[str, Any]
+"""What a participant keeps from one round of a run to the next. Sensitive."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,14 @@ class FederatedPlan(ABC):
     @abstractmethod
     def read_round(self, document: Mapping[str, Any]) -> Round:
         """A round of `Round.to_json`, from any sender. Raises `AccountingError` if the plan does not allow it."""
+
+    def vector(self, asked: Round, bounded: Path | pa.Table, memory: Memory) -> Whole:
+        """A participant's vector of a round in whole units, not clipped: `Round.units`, or made of several. Sensitive.
+
+        Args:
+            memory: of this participant's run, empty before its first round.
+        """
+        return asked.units(bounded)
 
     @abstractmethod
     def measuring(self, directory: Path, progress: Progress = silent) -> AbstractContextManager[Measuring]:

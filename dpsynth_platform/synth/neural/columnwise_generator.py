@@ -24,5 +24,5 @@ class ColumnwiseGenerator(StatesGenerator):
         from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 
         learned, network = self.trained(plan, directory)
-        evidence = self.sealed(plan.parameters).evidence
+        evidence = self.form(plan).evidence
         return ColumnwiseJoint(network, learned.shares, evidence=evidence)  # type: ignore[arg-type]  # `network` is one

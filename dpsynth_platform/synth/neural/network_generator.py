@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import GrantRefused, MechanismFailed
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.events import DpEvent, Sampled
@@ -48,6 +48,16 @@ if TYPE_CHECKING:
 
 NETWORK = "network"
 """Name within a model directory."""
+FEDERATED = "federated"
+"""The key of a federated plan's terms in its parameters; what trains there is `federation.gradients`."""
+
+
+@dataclass(frozen=True)
+class NetworkForm:
+    """What a network's weights depend on, beside its columns; see `NetworkParameters`."""
+
+    width: int
+    evidence: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +156,16 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         return replace(plan, parameters=plan.parameters | sealed.to_json())
 
     def sealed(self, plan_parameters: Mapping[str, Any]) -> NetworkParameters:
+        if FEDERATED in plan_parameters:
+            raise GrantRefused("the plan of a federated run; accepted: its participants, each with its own ledger")
         return NetworkParameters.of(of_mechanism(plan_parameters))
+
+    def form(self, plan: SealedPlan) -> NetworkForm:
+        """The width of a plan's network, and which columns it does not predict."""
+        if FEDERATED in plan.parameters:
+            return NetworkForm(width=plan.parameters["training"]["width"])
+        sealed = self.sealed(plan.parameters)
+        return NetworkForm(sealed.width, sealed.evidence)
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> DpEvent:
         return self.sealed(plan_parameters).event(guarantee)

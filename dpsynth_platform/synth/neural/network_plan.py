@@ -86,18 +86,7 @@ class NetworkParameters(SelectionParameters):
                 f"whose training takes records in full; accepted: rows, or "
                 f"generate.{part_of(declared)}.sampled: owners, whose records' mean gradient is clipped as one"
             )
-        if len(domain) < 2:
-            raise ContractError(
-                f"{contract.dataset}: columns: one is modelled, so that there is nothing to learn by method "
-                f"{contract.generate.method}; accepted: two or more, or method independent"
-            )
-        if (states := sum(domain.most_states)) > MOST_STATES:
-            largest = max(domain.columns, key=lambda column: column.most_states)
-            raise ContractError(
-                f"{contract.dataset}: columns: {states} values or bins in all, {largest.most_states} of them of "
-                f"{largest.name}, by method {contract.generate.method}; accepted: up to {MOST_STATES}; declare "
-                "fewer bins or shorter lists of values, or learn fewer of them (most)"
-            )
+        check_columns(contract, domain)
         share, beside = declared.columns_share, partitions_of(contract, domain)
         part = replace(guarantee, epsilon=share * guarantee.epsilon, delta=share * guarantee.delta)
         budget = calibrate_selection(part, 0, 0.0, beside)
@@ -142,6 +131,22 @@ class NetworkParameters(SelectionParameters):
             raise GrantRefused("the plan's training samples records, and its guarantee weighs owners; materialize raw")
         return _together(
             _counts(self, guarantee), self.training.event if steps is None else self.training.event_of(steps)
+        )
+
+
+def check_columns(contract: DataContract, domain: Domain) -> None:
+    """Raises `ContractError` for one column alone, of which nothing is to be learned, and for too many states."""
+    if len(domain) < 2:
+        raise ContractError(
+            f"{contract.dataset}: columns: one is modelled, so that there is nothing to learn by method "
+            f"{contract.generate.method}; accepted: two or more, or method independent"
+        )
+    if (states := sum(domain.most_states)) > MOST_STATES:
+        largest = max(domain.columns, key=lambda column: column.most_states)
+        raise ContractError(
+            f"{contract.dataset}: columns: {states} values or bins in all, {largest.most_states} of them of "
+            f"{largest.name}, by method {contract.generate.method}; accepted: up to {MOST_STATES}; declare "
+            "fewer bins or shorter lists of values, or learn fewer of them (most)"
         )
 
 

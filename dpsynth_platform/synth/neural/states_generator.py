@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.neural.network_generator import NETWORK, LearnedColumns, NetworkGenerator
+from dpsynth_platform.synth.neural.network_generator import NETWORK, LearnedColumns, NetworkForm, NetworkGenerator
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 from dpsynth_platform.synth.tabular.column_states import Array
 
@@ -44,10 +44,10 @@ class StatesGenerator(NetworkGenerator):
     ) -> Prepared:
         from dpsynth_platform.synth.neural.states_network import prepared
 
-        return prepared(self._made(parameters, learned), self.rows(), parameters, device)
+        return prepared(self._made(_form(parameters), learned), self.rows(), parameters, device)
 
     def unlinked(self, parameters: NetworkParameters, learned: LearnedColumns) -> Mapping[str, Tensor]:
-        network = self._made(parameters, learned)
+        network = self._made(_form(parameters), learned)
         for head in network.heads.parameters():
             head.detach().zero_()
         return dict(network.named_parameters())
@@ -57,11 +57,15 @@ class StatesGenerator(NetworkGenerator):
         from dpsynth_platform.training.weights import load_weights
 
         learned = self.learned(plan, directory)
-        network = self._made(self.sealed(plan.parameters), learned)
+        network = self._made(self.form(plan), learned)
         load_weights(dict(network.named_parameters()), directory / NETWORK)
         return learned, network.eval()
 
-    def _made(self, parameters: NetworkParameters, learned: LearnedColumns) -> StatesNetwork:
-        network = self.network(learned.shares, parameters.width)
-        network.leave_out(parameters.evidence)
+    def _made(self, form: NetworkForm, learned: LearnedColumns) -> StatesNetwork:
+        network = self.network(learned.shares, form.width)
+        network.leave_out(form.evidence)
         return network
+
+
+def _form(parameters: NetworkParameters) -> NetworkForm:
+    return NetworkForm(parameters.width, parameters.evidence)

@@ -78,9 +78,10 @@ def plan(
         int | None, typer.Option(help="The most rows of each owner that a participant uses; with --owners.")
     ] = None,
     method: Annotated[
-        Literal["mst", "aim", "independent", "image_moments", "image_pe", "aug_pe"],
+        Literal["mst", "aim", "independent", "arn", "image_moments", "image_pe", "aug_pe"],
         typer.Option(
-            help="The generator: mst, aim (chooses among noisy tables of all pairs) or independent; image_moments, or "
+            help="The generator: mst, aim (chooses among noisy tables of all pairs), independent, or arn (trains a network "
+            "by noisy sums of gradients); image_moments, or "
             "image_pe (candidates evolve by votes), for pictures; aug_pe (the same), for texts."
         ),
     ] = "mst",

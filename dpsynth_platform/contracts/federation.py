@@ -11,7 +11,7 @@ from dpsynth_platform.contracts.base import FamilyName, Part, refuse, text_like
 
 AUDITOR = "auditor"
 """The participant that the coordinator adds: its rows are the audit's canaries, which are fictional."""
-FEDERATED_METHODS = ("independent", "mst", "aim", "image_moments", "image_pe", "aug_pe")
+FEDERATED_METHODS = ("independent", "mst", "aim", "arn", "image_moments", "image_pe", "aug_pe")
 """Methods that such a contract may have."""
 FEDERATED_COLUMN = r"[A-Za-z][A-Za-z0-9_-]*"
 """Names of columns, which are the same at all participants whatever their tables are stored as."""

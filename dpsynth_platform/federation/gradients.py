@@ -82,12 +82,15 @@ ROUNDS, SEPARATION = 20, 5
 """Of training, and from one round of a unit to its next one."""
 PARTS = 16
 """Coefficients are whole multiples of 1/16: finer ones need longer numbers, and change the noise by less than 1%."""
-LEARNING_RATE, MOMENTUM, AVERAGE = 1.0, 0.9, 0.7
+MOMENTUM, AVERAGE = 0.8, 0.7
+RATE, NOISY_RATE = 20.0, 8.0
+"""The learning rate, and its most times the length of the noise in a round's mean gradient. Both by runs on adult."""
 LONG = 4
 """The norm of a unit's vector in units is so many times the root of its length at least: rounding adds little to it."""
 _TRAINING = "training"
 _FIRST = "first.npy"
 _FLOAT = np.dtype("<f4")
+_LARGE = 1e150  # from there on squares overflow
 Vector = npt.NDArray[np.float64]
 
 
@@ -134,7 +137,7 @@ class Training:
     width: int
     fixed_order: float
     clipping_norm: float = 1.0
-    learning_rate: float = LEARNING_RATE
+    learning_rate: float = RATE
     momentum: float = MOMENTUM
     average: float = AVERAGE
     evidence: Sequence[int] = ()
@@ -243,7 +246,9 @@ class GradientsPlan(ColumnsFirst):
         found = noise_for(event_of, guarantee.epsilon, guarantee.delta)
         terms = terms_with(found.value)
         cohort = contract.privacy.expected_units / bare.separation
-        training = Training(cohort, declared.width, declared.fixed_order)
+        noise = math.sqrt(length * terms.noisy * terms.share_variances[0]) / (terms.scale * PARTS * cohort)
+        rate = min(RATE, NOISY_RATE / noise)
+        training = Training(cohort, declared.width, declared.fixed_order, learning_rate=rate)
         parts = PlanParts(
             columns=counted.domains(columns),
             release=release_schema(contract, schema).to_json(),
@@ -512,6 +517,8 @@ class _Gradients:
         states = np.stack([groups[codes[:, at]] for at, groups in enumerate(self._states)], axis=1)
         drawn = self._rows.drawn({"states": torch.from_numpy(states)}, 1)
         loss = self._rows.losses(self._network, drawn).mean()
+        if not loss.requires_grad:  # of a network of columns with one state each: public
+            return np.zeros(self._asked.sum.length, dtype=np.int64)
         found = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([each.reshape(-1) for each in found]).double().numpy() / self._training.clipping_norm
         dither = torch.rand(len(gradient), generator=self._source, dtype=torch.float32).double().numpy()
@@ -530,9 +537,11 @@ def rounded(vector: Vector, scale: int, dither: Vector) -> Whole:
         dither: uniform on [0, 1), of this unit alone.
     """
     finite = np.where(np.isfinite(vector), vector, 0.0)
+    if float(np.abs(finite).max(initial=0.0)) > _LARGE:
+        return fixed_point(finite, 1, scale)
     length = float(np.linalg.norm(finite))
     room = math.sqrt(max(0.25, 1 - len(vector) / (4 * scale**2)))
-    factor = min(1.0, room / length) if 0 < length < math.inf else 1.0
+    factor = min(1.0, room / length) if length else 1.0
     for _ in range(8):
         units: Whole = np.floor(finite * (factor * scale) + dither).astype(np.int64)
         if float((units.astype(np.float64) ** 2).sum()) <= scale**2:

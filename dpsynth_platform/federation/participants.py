@@ -71,7 +71,9 @@ class Policy(Part):
     dataset: Name
     family: FamilyBudget
     run_cap: Cap
-    methods: list[Literal["independent", "mst", "aim", "image_moments", "image_pe", "aug_pe"]] = Field(min_length=1)
+    methods: list[Literal["independent", "mst", "aim", "arn", "image_moments", "image_pe", "aug_pe"]] = Field(
+        min_length=1
+    )
     columns: list[ColumnName] = Field(min_length=1, description="All that a run may read.")
     participants: dict[FamilyName, str] = Field(
         min_length=2, description="The public keys of all who may take part, itself among them; 64 hexadecimal digits."

@@ -36,7 +36,9 @@ class Protection:
     rests_on: Literal["nothing", "noise-of-aggregator", "noise-of-honest-participants", "noise-of-report"]
 
 
-def protections(trust: str, cost: Sequence[SumPlan] | DpEvent | float, delta: float) -> tuple[Protection, ...]:
+def protections(
+    trust: str, cost: Sequence[SumPlan] | DpEvent | float, delta: float, together: DpEvent | None = None
+) -> tuple[Protection, ...]:
     """The guarantee against each party; no unit is protected from a participant that holds its records.
 
     - `central`: the aggregator sees the participants' sums, so there is no guarantee against it. All others see the
@@ -53,6 +55,7 @@ def protections(trust: str, cost: Sequence[SumPlan] | DpEvent | float, delta: fl
     Args:
         cost: what one unit's part in the whole run costs: the plans of all sums (`distributed`), the event of the
             aggregator's mechanism (`central`), or the pure epsilon over all of the unit's reports (`local`).
+        together: with `distributed`, what all sums cost, where that is less than one after the other.
 
     Raises:
         AccountingError: an unknown trust model, or a cost that is not one of it.
@@ -61,7 +64,7 @@ def protections(trust: str, cost: Sequence[SumPlan] | DpEvent | float, delta: fl
         check_epsilon_delta(cost, delta)
         return tuple(Protection(party, cost, 0.0, "noise-of-report") for party in _PARTIES)
     if trust == "distributed" and isinstance(cost, Sequence) and cost:
-        event: DpEvent = dp_event.ComposedDpEvent([plan.event for plan in cost])
+        event: DpEvent = together or dp_event.ComposedDpEvent([plan.event for plan in cost])
     elif trust == "central" and not isinstance(cost, (float, int, Sequence)):
         event = cost
     else:

@@ -63,6 +63,7 @@ _PURPOSES = {
     "correct": "pictures that a classifier is right for",
     "gradient": "a gradient of a classifier",
     "votes": "votes for candidates",
+    "training": "gradients of a network",
 }
 """In words, of rounds whose names begin so."""
 _OPTIONS = re.compile(r"\b(minimum|colluders|silos|most_records) (?=\S+ of a sum)")
@@ -299,7 +300,9 @@ def terms_in_words(plan: FederatedPlan) -> FederatedTerms:
 def protections_in_words(plan: FederatedPlan) -> list[ProtectionInWords]:
     """The guarantee against each party (`federation.trust`)."""
     numbers = next(
-        item for item in protections("distributed", plan.sums, plan.guarantee.delta) if item.party == "recipient"
+        item
+        for item in protections("distributed", plan.sums, plan.guarantee.delta, plan.event)
+        if item.party == "recipient"
     )
     assert numbers.epsilon is not None and numbers.delta is not None  # noqa: S101  (recipients always have a guarantee)
     return federated_words.protections(terms_in_words(plan), numbers.epsilon, numbers.delta)

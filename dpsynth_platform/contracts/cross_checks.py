@@ -30,6 +30,7 @@ from dpsynth_platform.contracts.federation import (
     FEDERATED_METHODS,
     HEEDED_OF_AUDIT,
     HEEDED_OF_GENERATE,
+    HEEDED_OF_NETWORK,
     HEEDED_OF_PRIVACY,
     HEEDED_OF_RELEASE,
     HEEDED_WITH_TEXTS,
@@ -458,6 +459,7 @@ class Parts:
             ("source", self.source, ("uri", "format", "version", "key", "asset", "federation")),
             ("privacy", self.privacy, HEEDED_OF_PRIVACY),
             ("generate", self.generate, HEEDED_OF_GENERATE if written is None else HEEDED_WITH_TEXTS),
+            ("generate.network", self.generate.network if self.generate else None, HEEDED_OF_NETWORK),
             ("audit", self.audit, HEEDED_OF_AUDIT),
             ("release", self.release, HEEDED_OF_RELEASE),
         )

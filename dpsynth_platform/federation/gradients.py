@@ -212,7 +212,8 @@ class GradientsPlan(ColumnsFirst):
             ContractError: columns whose values are to be learned, weighted rows, a single column or too many states.
             AccountingError: a value is impossible, no noise meets the guarantee, or messages would be too long.
         """
-        target, domain, declared = Guarantee.target(contract), planned_domain(contract), TableNetwork()
+        target, domain = Guarantee.target(contract), planned_domain(contract)
+        declared = contract.generate.network or TableNetwork()
         check_columns(contract, domain)
         share, b = declared.columns_share, contract.privacy.max_contributions
         columns = MarginalsPlan.of(
@@ -248,7 +249,7 @@ class GradientsPlan(ColumnsFirst):
         cohort = contract.privacy.expected_units / bare.separation
         noise = math.sqrt(length * terms.noisy * terms.share_variances[0]) / (terms.scale * PARTS * cohort)
         rate = min(RATE, NOISY_RATE / noise)
-        training = Training(cohort, declared.width, declared.fixed_order, learning_rate=rate)
+        training = Training(cohort, declared.width, declared.fixed_order, declared.clipping_norm, rate)
         parts = PlanParts(
             columns=counted.domains(columns),
             release=release_schema(contract, schema).to_json(),

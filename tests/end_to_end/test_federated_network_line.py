@@ -11,11 +11,11 @@ import pytest
 from federated_cases import COLUMNS, NAMES, rows
 from federated_cases import public as public_half
 from node_cases import Sockets, place, public, up  # noqa: F401  (place is a fixture)
-from test_federated_line import AUDITOR, CONTRACT, COORDINATOR, Federated, federated, published
+from test_federated_line import AUDITOR, CONTRACT, COORDINATOR, Federated, ending, federated, published
 
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.federation.contracts import plan_of_contract
-from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.operations.federating import federation_keys
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.secrets.vault import Vault
@@ -36,7 +36,7 @@ def policies_of(deployment: Federated, place: Path) -> dict[str, Any]:  # noqa: 
     named = {name: public(place / name) for name in NAMES} | {AUDITOR: keys[AUDITOR]}
     cap = {"epsilon": 4.0, "delta": 1e-5}
     terms = {"participants": named, "coordinator": keys[COORDINATOR], "methods": ["arn"], "run_cap": cap}
-    return {name: terms for name in NAMES}
+    return dict.fromkeys(NAMES, terms)
 
 
 def test_a_network_through_the_whole_line(place: Path) -> None:  # noqa: F811
@@ -59,9 +59,28 @@ def test_a_network_through_the_whole_line(place: Path) -> None:  # noqa: F811
     assert np.mean(np.array(released["town"].to_pylist()) == towns) > 0.5
 
 
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_training_continues_with_the_auditor(place: Path, step: int) -> None:  # noqa: F811
+    """What the auditor adds to a round has earlier rounds in it, which it makes again."""
+    deployment = line_of(place)
+    with up(place, rows(400), **policies_of(deployment, place)):
+        with ending(2 + 9 * 5 + step, ConfigurationError("the relay has gone")):
+            assert "the relay has gone" in deployment.run(Sockets(place)).failures["model"]
+        again = deployment.run(Sockets(place))
+    assert again.success, again.failures
+    _, dossier = published(deployment)
+    took_part = dossier["mechanism"]["took_part"]["finished"]
+    assert [sorted(names) for names in took_part] == 21 * [[AUDITOR, *NAMES]]
+
+
 def test_what_a_federated_training_does_not_heed_is_refused(place: Path) -> None:  # noqa: F811
     document = line_of(place).contract
-    for network in ({"steps": 10}, {"width": 4}):
-        document["generate"]["network"] = network
-        with pytest.raises(ContractError, match="generate.network: declared with source.federation; accepted: none"):
-            plan_of_contract(parse_contract(document, where="test", variables={"DPSYNTH_HOME": str(place)}))
+    for name, value in (("steps", 10), ("batch_size", 50), ("sampled", "owners"), ("learning_rate", 0.1)):
+        document["generate"]["network"] = {name: value}
+        with pytest.raises(ContractError, match=f"generate.network.{name}: .* with source.federation; accepted: "):
+            parse_contract(document, where="test", variables={"DPSYNTH_HOME": str(place)})
+    document["generate"]["network"] = {"width": 4, "columns_share": 0.2}
+    contract = parse_contract(document, where="test", variables={"DPSYNTH_HOME": str(place)})
+    plan = plan_of_contract(contract)
+    assert plan.parameters["training"]["width"] == 4
+    assert plan.parameters["columns"]["guarantee"]["epsilon"] == pytest.approx(0.2 * 4)

@@ -81,8 +81,8 @@ def plan(
         Literal["mst", "aim", "independent", "arn", "image_moments", "image_pe", "aug_pe"],
         typer.Option(
             help="The generator: mst, aim (chooses among noisy tables of all pairs), independent, or arn (a network "
-            "that noisy sums of gradients train); image_moments, or image_pe (candidates evolve by votes), for pictures; "
-            "aug_pe (the same), for texts."
+            "that noisy sums of gradients train); image_moments, or image_pe (candidates evolve by votes), for "
+            "pictures; aug_pe (the same), for texts."
         ),
     ] = "mst",
     colluders: Annotated[

@@ -187,7 +187,7 @@ class FederatedPlan(ABC):
     def to_json(self) -> str:
         return self.sealed.to_json()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return self.sealed.digest
 

@@ -2,8 +2,11 @@
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py            # about half an hour of a core
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --pictures --epsilons 1 8
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --methods arn --divisions evenly
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --methods arn mst --clients 1000 --epsilons 4 8
 
-What belongs here: rows that are divided among eight participants (evenly; by age; very unevenly), whole runs over
+What belongs here: rows that are divided among eight participants (evenly; by age; very unevenly; or at random among
+clients that are units, and these among participants), whole runs over
 signed messages and secure sums in one process with real ledgers, with and without two that send no vector in any round,
 and the central method at the same epsilon. What does not: the network (`tests/federation/test_flower.py`), and
 asserting. Distances are mean total variations from all rows, of single columns and of pairs; seconds are of a core, of
@@ -83,14 +86,17 @@ class Wires:
         return replies
 
 
-def planned(columns: Mapping[str, Any], rows: int, method: str, epsilon: float) -> FederatedPlan:
-    """A plan for rows that are units each."""
+def planned(
+    columns: Mapping[str, Any], rows: int, method: str, epsilon: float, clients: int = 0, most: int = 1
+) -> FederatedPlan:
+    """A plan for rows that are units each, or for clients that are, with so many rows at most."""
     options = FederatedOptions(
         schema={"columns": columns},  # type: ignore[arg-type]  # in place of a file
         dataset="benchmark",
         epsilon=epsilon,
         delta=QUALITY_DELTA,
-        expected_units=rows,
+        expected_units=clients or rows,
+        **({"owners": "client", "contributions": most} if clients else {}),
         method=method,
         minimum=MINIMUM,
         colluders=COLLUDERS,
@@ -108,7 +114,7 @@ def federated(
         nodes = {
             name: Node(
                 Participant(
-                    _policy(name, list(plan.reads)),
+                    _policy(name, plan),
                     Ledger(f"sqlite:///{place}/{name}.db"),
                     table.filter(pa.array(division == number)),
                     plan.domain,
@@ -125,21 +131,28 @@ def federated(
     return made, wires.bytes
 
 
-def _policy(name: str, columns: list[str]) -> Policy:
+def _policy(name: str, plan: FederatedPlan) -> Policy:
+    unit = plan.guarantee.unit
     cap = Cap(epsilon=10.0, delta=QUALITY_DELTA)
     return Policy(
         name=name,
         dataset="benchmark",
-        family=FamilyBudget(family="benchmark", unit="example", namespace="person", mode="family", cap=cap),
+        family=FamilyBudget(
+            family="benchmark",
+            unit=unit,  # type: ignore[arg-type]  # one of the accepted
+            namespace="person",
+            mode="family",
+            cap=cap,
+        ),
         run_cap=cap,
-        methods=["mst", "aim", "independent", "image_moments"],
-        columns=columns,
+        methods=["mst", "aim", "independent", "arn", "image_moments"],
+        columns=list(plan.reads),
         participants={each: _public(key) for each, key in KEYS.items()},
         coordinator=_public(COORDINATOR),
         approval="policy",
         minimum=MINIMUM,
         colluders=COLLUDERS,
-        max_contributions=1,
+        max_contributions=plan.terms.max_contributions,
     )
 
 
@@ -153,24 +166,34 @@ def distances(plan: FederatedPlan, table: pa.Table, made: pa.Table) -> str:
     return "".join(f"{part:10.4f}" for part in parts)
 
 
-def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...]) -> None:
+def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...], hows: tuple[str, ...], clients: int) -> None:
     """Prints the table."""
     table = pq.read_table(data / "adult/adult_dp2stage_split.parquet").drop(["split"])
     columns: dict[str, Any] = {name: adult_columns()[name] for name in table.column_names}
+    client = (
+        np.arange(table.num_rows) if not clients else np.random.default_rng(0).permutation(table.num_rows) % clients
+    )
+    owners = pa.array([f"{each:032x}" for each in client.tolist()])
+    rows, most = table.append_column(OWNER_COLUMN, owners), int(np.bincount(client).max())
+    ways = [("evenly", client % len(NAMES))] if clients else [each for each in divisions(table) if each[0] in hows]
+    if clients:
+        say(f"{clients} clients of at most {most} rows, each of them a unit, divided at random")
     say(f"adult, {table.num_rows} rows, {len(NAMES)} participants, minimum {MINIMUM}, colluders {COLLUDERS}")
     say(f"{'':44}{'single':>10}{'pairs':>10}   seconds   kB a participant")
     for method in methods:
         for epsilon in epsilons:
             what = f"{method}, epsilon {epsilon:g}"
-            for how, division in divisions(table):
+            for how, division in ways:
                 for silent in (0, 2) if how == "evenly" else (0,):
                     began = time.process_time()
-                    plan = planned(columns, table.num_rows, method, epsilon)
-                    made, sent = federated(plan, table, division, silent)
+                    plan = planned(columns, table.num_rows, method, epsilon, clients, most)
+                    made, sent = federated(plan, rows, division, silent)
                     seconds, least, most = time.process_time() - began, min(sent.values()), max(sent.values())
                     label = f"{what}, {how}" + (f", {silent} silent" if silent else "")
                     worth = f"{distances(plan, table, made)}{seconds:10.0f}"
                     say(f"{label:44}{worth}   {least / 1e3:.0f} to {most / 1e3:.0f}")
+            if clients:
+                continue
             central = plan_of(method, columns, table.schema, epsilon, QUALITY_DELTA)
             with stored(table) as bounded:
                 began = time.process_time()
@@ -244,6 +267,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="*", default=("independent", "mst", "aim"))
     parser.add_argument("--epsilons", nargs="*", type=float, default=EPSILONS)
+    parser.add_argument("--divisions", nargs="*", default=("evenly", "by age", "unevenly"))
+    parser.add_argument("--clients", type=int, default=0, help="units with many rows, in place of a unit for each row")
     parser.add_argument("--pictures", action="store_true", help="pictures of digits in place of the table")
     parser.add_argument("--file", type=Path, help="with --pictures: MNIST, in place of those of scikit-learn")
     parser.add_argument("--most", type=int, default=6000, help="of the file's pictures")
@@ -251,4 +276,10 @@ if __name__ == "__main__":
     if chosen.pictures:
         run_pictures(chosen.file, chosen.most, tuple(chosen.epsilons))
         raise SystemExit
-    run(Path(os.environ["DPSYNTH_BENCH_DATA"]), tuple(chosen.methods), tuple(chosen.epsilons))
+    run(
+        Path(os.environ["DPSYNTH_BENCH_DATA"]),
+        tuple(chosen.methods),
+        tuple(chosen.epsilons),
+        tuple(chosen.divisions),
+        chosen.clients,
+    )

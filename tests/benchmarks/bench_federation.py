@@ -174,10 +174,10 @@ def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...], hows:
         np.arange(table.num_rows) if not clients else np.random.default_rng(0).permutation(table.num_rows) % clients
     )
     owners = pa.array([f"{each:032x}" for each in client.tolist()])
-    rows, most = table.append_column(OWNER_COLUMN, owners), int(np.bincount(client).max())
+    rows, bound = table.append_column(OWNER_COLUMN, owners), int(np.bincount(client).max())
     ways = [("evenly", client % len(NAMES))] if clients else [each for each in divisions(table) if each[0] in hows]
     if clients:
-        say(f"{clients} clients of at most {most} rows, each of them a unit, divided at random")
+        say(f"{clients} clients of at most {bound} rows, each of them a unit, divided at random")
     say(f"adult, {table.num_rows} rows, {len(NAMES)} participants, minimum {MINIMUM}, colluders {COLLUDERS}")
     say(f"{'':44}{'single':>10}{'pairs':>10}   seconds   kB a participant")
     for method in methods:
@@ -186,7 +186,7 @@ def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...], hows:
             for how, division in ways:
                 for silent in (0, 2) if how == "evenly" else (0,):
                     began = time.process_time()
-                    plan = planned(columns, table.num_rows, method, epsilon, clients, most)
+                    plan = planned(columns, table.num_rows, method, epsilon, clients, bound)
                     made, sent = federated(plan, rows, division, silent)
                     seconds, least, most = time.process_time() - began, min(sent.values()), max(sent.values())
                     label = f"{what}, {how}" + (f", {silent} silent" if silent else "")

@@ -80,12 +80,12 @@ if TYPE_CHECKING:
 
 ROUNDS, SEPARATION = 20, 5
 """Of training, and from one round of a unit to its next one."""
-PARTS = 16
-"""Coefficients are whole multiples of 1/16: finer ones need longer numbers, and change the noise by less than 1%."""
+PARTS = 4
+"""Coefficients are whole multiples of 1/4: finer ones need more draws of noise, which they lower by less than 1%."""
 MOMENTUM, AVERAGE = 0.8, 0.7
 RATE, NOISY_RATE = 20.0, 8.0
 """The learning rate, and its most times the length of the noise in a round's mean gradient. Both by runs on adult."""
-LONG = 4
+LONG = 2
 """The norm of a unit's vector in units is so many times the root of its length at least: rounding adds little to it."""
 _TRAINING = "training"
 _FIRST = "first.npy"

@@ -16,7 +16,7 @@ FEDERATED_METHODS = ("independent", "mst", "aim", "arn", "image_moments", "image
 FEDERATED_COLUMN = r"[A-Za-z][A-Za-z0-9_-]*"
 """Names of columns, which are the same at all participants whatever their tables are stored as."""
 HEEDED_OF_GENERATE = ("method", "rows", "image", "network")
-HEEDED_OF_NETWORK = ("columns_share", "width", "fixed_order", "clipping_norm")
+HEEDED_OF_NETWORK = ("width", "fixed_order", "clipping_norm")
 HEEDED_WITH_TEXTS = (*HEEDED_OF_GENERATE, "text", "base_model", "public")
 HEEDED_OF_PRIVACY = (
     *("unit", "owner_columns", "namespace", "adjacency", "max_contributions", "guarantee", "expected_units"),

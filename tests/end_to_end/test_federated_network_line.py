@@ -75,12 +75,12 @@ def test_a_training_continues_with_the_auditor(place: Path, step: int) -> None: 
 
 def test_what_a_federated_training_does_not_heed_is_refused(place: Path) -> None:  # noqa: F811
     document = line_of(place).contract
-    for name, value in (("steps", 10), ("batch_size", 50), ("sampled", "owners"), ("learning_rate", 0.1)):
+    for name, value in (("steps", 10), ("columns_share", 0.2), ("sampled", "owners"), ("learning_rate", 0.1)):
         document["generate"]["network"] = {name: value}
         with pytest.raises(ContractError, match=f"generate.network.{name}: .* with source.federation; accepted: "):
             parse_contract(document, where="test", variables={"DPSYNTH_HOME": str(place)})
-    document["generate"]["network"] = {"width": 4, "columns_share": 0.2}
+    document["generate"]["network"] = {"width": 4, "clipping_norm": 0.5}
     contract = parse_contract(document, where="test", variables={"DPSYNTH_HOME": str(place)})
     plan = plan_of_contract(contract)
-    assert plan.parameters["training"]["width"] == 4
-    assert plan.parameters["columns"]["guarantee"]["epsilon"] == pytest.approx(0.2 * 4)
+    training = plan.parameters["training"]
+    assert (training["width"], training["clipping_norm"]) == (4, 0.5)

@@ -70,7 +70,7 @@ def of_each_slot(plan, number):
     """Two rows of each of so many units, the first of them in different slots."""
     found, place = {}, 0
     while len(found) < plan.terms.separation:  # a thousand fingerprints without one have a chance below 1e-96
-        name = hashlib.md5(f"unit {place}".encode()).hexdigest()  # noqa: S324
+        name = hashlib.md5(f"unit {place}".encode()).hexdigest()
         found.setdefault(plan.slot(name), name)
         place += 1
     names = [*found.values(), *(f"{each:032x}" for each in range(number - len(found)))]

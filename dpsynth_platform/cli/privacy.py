@@ -233,14 +233,6 @@ def _in_words(leaf: DpEvent, times: int) -> str:
         return f"{number_of(times, 'histogram')} of votes with Gaussian noise, sigma {leaf.sigma:g}"
     if isinstance(leaf, events.GaussianSumsEvent):
         return f"{number_of(times, 'set')} of sums of vectors with Gaussian noise, sigma {leaf.sigma:g}"
-    if isinstance(leaf, events.MatrixGaussianEvent):
-        bands = len(leaf.coefficients)
-        noise = f"Gaussian noise correlated by {bands} bands" if bands > 1 else "independent Gaussian noise"
-        return (
-            f"{f'{times} times ' if times > 1 else ''}{number_of(leaf.rounds, 'round')} of sums of clients' vectors, "
-            f"each client in at most {leaf.participations}, {noise}, sigma {leaf.sigma:g} for a change of "
-            f"{leaf.sensitivity.l2:g}"
-        )
     if isinstance(leaf, (events.SkellamCountsEvent, events.SkellamSumsEvent)):
         table = isinstance(leaf, events.SkellamCountsEvent)
         what = f"{number_of(times, 'table')} of counts" if table else f"{number_of(times, 'set')} of sums of vectors"

@@ -19,7 +19,6 @@ import attr
 from dp_accounting import dp_event
 
 from dpsynth_platform.foundation.errors import AccountingError
-from dpsynth_platform.privacy.matrix_noise import MatrixSensitivity, matrix_sensitivity
 from dpsynth_platform.privacy.units import (
     Sensitivity,
     check_adjacency,
@@ -364,70 +363,6 @@ class SampledGaussianEvent(DpEvent):  # type: ignore[misc]
         return self.max_contributions if self.sampled == "record" else 1
 
 
-def _numbers(values: Any) -> tuple[Any, ...]:
-    if not isinstance(values, (list, tuple)):
-        raise AccountingError(f"MatrixGaussianEvent.coefficients: {values!r:.200}; accepted: a list of numbers")
-    return tuple(values)
-
-
-@attr.frozen
-class MatrixGaussianEvent(DpEvent):  # type: ignore[misc]
-    """Rounds of sums of clipped vectors, one of each client that takes part, with noise that is correlated over rounds.
-
-    DP-FTRL by a matrix mechanism (Kairouz et al. 2021; Denisov et al. 2022; Choquette-Choo et al. 2023). The unit is a
-    client with all its records; b plays no role in the cost, as it adds one vector of norm 1 at most in a round.
-
-    **Derivation.** Let S_t be the sum of round t in clipping norms, Z independent noise of deviation 1 and C lower
-    triangular (`matrix_noise`). Round t shows (C S)_t + sigma Z_t, for sigma `noise_multiplier`; all else, such as
-    S + sigma C^-1 Z, follows from what is shown. Neighbours (zero-out): the same clients take part in the same rounds,
-    but one adds zeros. Given what was shown before, round t is a Gaussian mechanism that this client moves by
-    d_t = |(C U)_t|, with U_t what it adds. U_t, and even the rounds in which it is asked, may depend on what was shown;
-    but whatever that was, the sum of all d_t^2 is |C U|^2 <= D^2 (`matrix_noise.matrix_sensitivity`). Gaussian
-    mechanisms, chosen one after the other in the light of those before, with a sum of d_t^2 / sigma^2 that never
-    exceeds mu^2, are mu-GDP together (Smith & Thakurta 2022; Denisov et al. 2022, theorem 2.1). So the whole costs what
-    one Gaussian mechanism of sensitivity D and noise sigma costs. Nothing is gained from sampling, and none is assumed.
-
-    That a client is in at most `participations` rounds, at least `separation` apart, is what client and server enforce
-    (`federation.averaging`). Under `add-or-remove`, who else is asked could depend on whether a client is there.
-
-    Attributes:
-        noise_multiplier: the deviation of the noise before C^-1 over the clipping norm.
-        coefficients: of C, from its diagonal down.
-        rounds: of the whole training.
-        participations: the most rounds that a client is in.
-        separation: from one of a client's rounds to its next one, at least; 1 is any round.
-        adjacency: `zero-out` alone.
-        max_contributions: b, the most records of one client.
-    """
-
-    noise_multiplier: float = attr.field(validator=_positive)
-    coefficients: tuple[float, ...] = attr.field(converter=_numbers)
-    rounds: int
-    participations: int
-    separation: int
-    adjacency: str
-    max_contributions: int
-
-    def __attrs_post_init__(self) -> None:
-        check_adjacency(self.adjacency, self.max_contributions)
-        if self.adjacency != "zero-out":
-            raise AccountingError(
-                f"clients in rounds under {self.adjacency}: who else is asked may depend on a client; accepted: "
-                "zero-out, where a client adds zeros in the rounds in which it is asked"
-            )
-        _ = self.sensitivity
-
-    @property
-    def sensitivity(self) -> MatrixSensitivity:
-        """What one client moves in C S, in clipping norms."""
-        return matrix_sensitivity(self.coefficients, self.rounds, self.participations, self.separation)
-
-    @property
-    def sigma(self) -> float:
-        """Deviation of the noise before C^-1, in clipping norms."""
-        return self.noise_multiplier
-
-
 @attr.frozen
 class ParallelDpEvent(DpEvent):  # type: ignore[misc]
     """Mechanisms on disjoint participants: every unit takes part in at most one branch.
@@ -749,7 +684,6 @@ LEAF_KINDS: dict[str, type[Any]] = {
     "thresholded-counts": ThresholdedCountsEvent,
     "thresholded-gaussian-counts": ThresholdedGaussianCountsEvent,
     "sampled-gaussian": SampledGaussianEvent,
-    "matrix-gaussian": MatrixGaussianEvent,
 }
 _ROWS = ("weighting", "rows")
 """Not written: an event without a weighting counts rows."""

@@ -1,8 +1,7 @@
-"""Matrix mechanisms: Gaussian noise that is correlated over rounds, by a banded lower-triangular Toeplitz matrix C.
+"""Matrix mechanisms: noise that is correlated over rounds, by a banded lower-triangular Toeplitz matrix C.
 
 What belongs here: the coefficients of C, its sensitivity under repeated participation and the error of what is summed
-up, all of public numbers. What does not: the event with its derivation (`events.MatrixGaussianEvent`), and drawing
-noise (`federation.averaging`).
+up, all of public numbers. What does not: the noise itself, and what a unit adds (`federation.gradients`).
 
 The released sums are S + s C^-1 Z for rows Z of independent noise: C^-1 spreads noise so that much of it cancels in the
 sums over rounds that a model consists of (Denisov et al. 2022; Choquette-Choo et al. 2023, "(Amplified) banded matrix

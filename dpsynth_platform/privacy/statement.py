@@ -39,7 +39,6 @@ from dpsynth_platform.privacy.events import (
     GaussianMeasuresEvent,
     GaussianSumsEvent,
     GaussianVotesEvent,
-    MatrixGaussianEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
     SkellamCountsEvent,
@@ -146,7 +145,6 @@ _CONTINUOUS = (
     GaussianMeasuresEvent,
     GaussianSumsEvent,
     GaussianVotesEvent,
-    MatrixGaussianEvent,
     SampledGaussianEvent,
     ThresholdedGaussianCountsEvent,
 )
@@ -774,8 +772,6 @@ def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
     if GaussianSumsEvent in kinds:
         several_owners = all(leaf.adjacency == "fixed-graph" for leaf, _ in leaves(event))
         yield _assumption("assumptions", "sums_of_several_owners" if several_owners else "sums")
-    if MatrixGaussianEvent in kinds:
-        yield _assumption("assumptions", "rounds_of_clients")
     if SampledGaussianEvent in kinds:
         yield words.clipping
     if _sampled(event):

@@ -228,22 +228,6 @@ def test_explains_sums_of_several_participants(use, tmp_path):
     ]
 
 
-def test_explains_rounds_of_clients(use, tmp_path):
-    event = {"kind": "matrix-gaussian", "noise_multiplier": 5.0, "coefficients": [1.0, 0.5], "rounds": 20}
-    limits = {"participations": 4, "separation": 5, "adjacency": "zero-out", "max_contributions": 49}
-    file = tmp_path / "event.json"
-    file.write_text(json.dumps({"event": event | limits, "target": {"delta": 1e-6}}))
-    (part,) = answer(use("explain", file, "--json"))["parts"]
-    assert part["words"] == (
-        "20 rounds of sums of clients' vectors, each client in at most 4, Gaussian noise correlated by 2 bands, sigma "
-        "5 for a change of 2.23607"
-    )
-    repeated = {"kind": "repeated", "count": 3, "event": event | {"coefficients": [1.0]} | limits}
-    file.write_text(json.dumps({"event": repeated, "target": {"delta": 1e-6}}))
-    (part,) = answer(use("explain", file, "--json"))["parts"]
-    assert part["words"].startswith("3 times 20 rounds of") and "independent Gaussian noise" in part["words"]
-
-
 COUNTS = {"kind": "discrete-gaussian-counts", "sigma": 55.23, "adjacency": "add-or-remove", "max_contributions": 2}
 EVENT = {"kind": "repeated", "count": 16, "event": COUNTS}
 

@@ -50,8 +50,7 @@ def test_a_network_through_the_whole_line(place: Path) -> None:  # noqa: F811
     assert verification.verify(deployment.settings, str(folder), None).ok
     took_part = dossier["mechanism"]["took_part"]["finished"]
     assert [sorted(names) for names in took_part] == 21 * [[AUDITOR, *NAMES]]
-    covered = " ".join(dossier["statement"]["covered"])
-    assert "the sums of all rounds of a training count as one" in covered
+    assert "of gradients, those of all rounds count as one" in dossier["statement"]["output"]
     assert dossier["statement"]["against"][0]["epsilon"] == dossier["guarantee"]["epsilon"]
     assert dossier["fidelity"]["noise"] == "Skellam, in sums of several participants"
     released = pq.read_table(next(folder.glob("data/*.parquet")))

@@ -240,7 +240,7 @@ class Coordinator:
         """
         roster = self._roster.of(plan.terms.participants)
         plan.prepare()
-        if continues and directory.is_dir():
+        if continues and directory.is_dir() and plan.trust != "central":  # whose noise is drawn here, once
             _clear(directory)
         try:
             directory.mkdir(mode=0o700, exist_ok=True)  # before anything is spent

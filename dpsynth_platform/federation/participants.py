@@ -71,6 +71,12 @@ class Policy(Part):
     dataset: Name
     family: FamilyBudget
     run_cap: Cap
+    trust: list[Literal["distributed", "central", "local"]] = Field(
+        ["distributed"],
+        min_length=1,
+        description="Who adds the noise: each participant a share (distributed); the coordinator, which sees exact sums "
+        "(central: no guarantee against it); or each unit's own report (local).",
+    )
     methods: list[Literal["independent", "mst", "aim", "image_moments", "image_pe", "aug_pe"]] = Field(min_length=1)
     columns: list[ColumnName] = Field(min_length=1, description="All that a run may read.")
     participants: dict[FamilyName, str] = Field(
@@ -123,6 +129,7 @@ class Policy(Part):
             if mine != theirs:
                 yield f"{key}: {shown_value(theirs)}; accepted: {mine}"
         for key, mine_all, all_theirs in (
+            ("trust", self.trust, [plan.trust]),
             ("methods", self.methods, [sealed.method]),
             ("columns", self.columns, plan.reads),
             ("participants", list(self.participants), terms.participants),

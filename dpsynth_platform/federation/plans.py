@@ -203,6 +203,20 @@ class FederatedPlan(ABC):
         """The columns that a run reads."""
 
     @property
+    def trust(self) -> str:
+        """Who adds the noise (`trust.TRUSTS`): each participant a share, unless a plan says otherwise."""
+        return "distributed"
+
+    def noise_of(self, index: int) -> tuple[float, float]:
+        """The deviation of a round's noise, with the fewest and with all participants.
+
+        In records, and of sums of pictures in the most that one record adds.
+        """
+        each = self.sums[index]
+        fewest, most = (math.sqrt(number * each.share_variance) for number in (each.minimum, each.participants))
+        return fewest / each.scale, most / each.scale
+
+    @property
     def pictures(self) -> ImageLayout | None:
         """The column of pictures and their classes; None where none are read."""
         return None

@@ -20,6 +20,7 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, SkellamCountsEvent, SkellamSumsEvent
 from dpsynth_platform.privacy.skellam import skellam_reach
+from dpsynth_platform.privacy.units import count_sensitivity
 
 Whole = npt.NDArray[np.int64]
 Coded = npt.NDArray[np.uint64]
@@ -73,6 +74,9 @@ class SumPlan:
     with one noise, and k parallel mechanisms do not describe it. The k vectors of a person add up to one of at most k
     times each norm. Where a person is in one silo alone, or is declared as one unit in each, k is 1.
 
+    **Without noise.** A sum of share variance 0 has no noise, and so no event: it hides who has counted what, and nothing
+    of the sum. Such plans are for who adds noise to what is opened (`central`), or sums private reports (`local`).
+
     **Several tables.** A vector may be `tables` tables of counts in a row, of each of which a record has one cell: then
     the sum costs as much as so many sums of one table, with independent noise.
 
@@ -83,7 +87,7 @@ class SumPlan:
         length: entries of the vector.
         scale: units of a record.
         bound: B, in units.
-        share_variance: of each participant's share of an entry's noise, in squared units.
+        share_variance: of each participant's share of an entry's noise, in squared units; 0: none adds any.
         adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one unit that a participant keeps.
         silos: k, the most participants that one person is in.
@@ -124,16 +128,19 @@ class SumPlan:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise AccountingError(f"{name} {value!r} of a sum; accepted: a whole number, {least} to {most}")
         variance = self.share_variance
-        if not (isinstance(variance, float) and VARIANCE_STEP <= variance <= MOST_VARIANCE):
+        if variance == 0.0 and isinstance(variance, float):
+            count_sensitivity(self.adjacency, self.max_contributions)  # refuses impossible neighbours
+        elif not (isinstance(variance, float) and VARIANCE_STEP <= variance <= MOST_VARIANCE):
             raise AccountingError(f"share_variance {variance!r}; accepted: {VARIANCE_STEP:g} to {MOST_VARIANCE:g}")
-        if not (variance / VARIANCE_STEP).is_integer():
+        elif not (variance / VARIANCE_STEP).is_integer():
             raise AccountingError(f"share_variance {variance!r}; accepted: a multiple of {VARIANCE_STEP:g}")
         if self.modulus_bits > MOST_BITS:
             raise AccountingError(
                 f"sums of {self.participants} entries up to {self.bound} and their noise need {self.modulus_bits} "
                 f"bits; accepted: up to {MOST_BITS}; declare a smaller bound, or a coarser scale"
             )
-        _ = self.event  # refuses impossible neighbours
+        if variance:
+            _ = self.event  # refuses impossible neighbours
 
     @classmethod
     def from_json(cls, document: Any) -> SumPlan:
@@ -164,6 +171,8 @@ class SumPlan:
     @property
     def noise_reach(self) -> int:
         """t: noise of an entry is below it, in any of the entries, but for a chance of 2^-60."""
+        if not self.share_variance:
+            return 1
         return skellam_reach(self.participants * self.share_variance, OVERFLOW_BITS + math.log2(self.length))
 
     @property
@@ -172,7 +181,12 @@ class SumPlan:
 
     @property
     def event(self) -> DpEvent:
-        """The event of one sum, against an adversary that knows all but the honest shares."""
+        """The event of one sum, against an adversary that knows all but the honest shares.
+
+        Raises `AccountingError` where no share has noise.
+        """
+        if not self.share_variance:
+            raise AccountingError("a sum without noise has no privacy event; accepted: that of who adds noise, or none")
         most = self.max_contributions * self.silos
         if self.norm is None:
             table = SkellamCountsEvent(self.protecting_variance, self.scale, self.adjacency, most)

@@ -150,6 +150,7 @@ def _show(output: TerminalOutput, plan: FederatedPlan) -> None:
         [
             ("dataset", plan.sealed.dataset),
             ("method", plan.sealed.method),
+            ("noise is added by", plan.trust),
             ("columns", ", ".join(plan.reads)),
             ("guarantee", f"epsilon {guarantee.epsilon:g}, delta {guarantee.delta:g}, {guarantee.adjacency}"),
             ("unit", f"{guarantee.unit}: up to {each} in the rows of one participant, and in those of {silos} at most"),

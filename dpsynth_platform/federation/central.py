@@ -136,6 +136,11 @@ class CentralMarginalsPlan(MarginalsPlan):
         sigma = float(self.as_central.describe()[name])
         return sigma, sigma
 
+    def described(self) -> dict[str, Any]:
+        found = self.as_central.describe()
+        event = f"{found['event']}, all drawn by the coordinator, of sums that participants add without noise"
+        return found | {"event": event}
+
     def _fits(self) -> bool:
         terms = self.terms
         return (

@@ -216,6 +216,10 @@ class FederatedPlan(ABC):
         fewest, most = (math.sqrt(number * each.share_variance) for number in (each.minimum, each.participants))
         return fewest / each.scale, most / each.scale
 
+    def described(self) -> dict[str, Any]:
+        """The event in words and expected errors of counts, of a plan with another trust than `distributed`."""
+        raise NotImplementedError
+
     @property
     def pictures(self) -> ImageLayout | None:
         """The column of pictures and their classes; None where none are read."""

@@ -426,7 +426,7 @@ def privacy_statement(
             *(
                 (*_randomness(tree, words), *_about_contract(contract))
                 if federated is None
-                else (Assumption(**item) for item in federated_words.assumptions(federated))
+                else (*_randomness_of(tree, words, federated), *(Assumption(**item) for item in federated_words.assumptions(federated)))
             ),
             _started(attempts, separate_audit_model=contract.separate_audit_model, federated=federated is not None),
         ),
@@ -439,14 +439,28 @@ def privacy_statement(
         verification=_verification(tree),
         weak_reason=contract.privacy.accept_weak_guarantee if claimed.tier == "weak" else None,
         against=tuple(
-            () if federated is None else federated_words.protections(federated, claimed.epsilon, claimed.delta)
+            ()
+            if federated is None
+            else (item for item in _protections(tree, federated, claimed) if item.epsilon is not None)
         ),
     )
 
 
+def _randomness_of(tree: DpEvent, words: MechanismWords, terms: FederatedTerms) -> Iterator[Assumption]:
+    """Of noise that the coordinator draws, which is that of the central mechanism."""
+    if terms.trust == "central":
+        yield from _randomness(tree, words)
+
+
+def _protections(tree: DpEvent, terms: FederatedTerms, claimed: Guarantee) -> list[ProtectionInWords]:
+    """The guarantee against each party. That there is none against one is said by what is not covered, too."""
+    return federated_words.protections(terms, claimed.epsilon, claimed.delta)
+
+
 def _setting_of(terms: FederatedTerms) -> str:
     number, names = number_of(len(terms.names), "participant"), ", ".join(terms.names)
-    return _text("setting_of_participants", number=number, names=names, minimum=terms.minimum)
+    setting = {"central": "setting_of_trusted_coordinator", "local": "setting_of_reports"}
+    return _text(setting.get(terms.trust, "setting_of_participants"), number=number, names=names, minimum=terms.minimum)
 
 
 def _not_covered_of(

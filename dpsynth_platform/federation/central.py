@@ -35,7 +35,7 @@ import pyarrow as pa
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.federation.marginals import MarginalsPlan, Round
 from dpsynth_platform.federation.plans import Terms
-from dpsynth_platform.federation.sums import SumPlan, Whole
+from dpsynth_platform.federation.sums import ExactSumPlan, SumPlan, Whole
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, MechanismFailed
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.events import DpEvent
@@ -65,6 +65,7 @@ class CentralTerms(Terms):
 
     trust: str
     mechanism: dict[str, Any]
+    _kind_of_sum = ExactSumPlan
 
     def sum_of(self, index: int, tables: int, length: int, adjacency: str) -> SumPlan:
         return self._sum(index, length, adjacency, 1, tables=tables)

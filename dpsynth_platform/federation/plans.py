@@ -77,6 +77,7 @@ class Terms:
     max_contributions: int
     silos: int
     share_variances: list[float]
+    _kind_of_sum: ClassVar[type[SumPlan]] = SumPlan
 
     @property
     def noisy(self) -> int:
@@ -96,7 +97,7 @@ class Terms:
         return self._sum(index, length, adjacency, SCALE, tables=tables)
 
     def _sum(self, index: int, length: int, adjacency: str, scale: int, **more: int) -> SumPlan:
-        return SumPlan(
+        return self._kind_of_sum(
             participants=len(self.participants),
             minimum=self.minimum,
             colluders=self.colluders,

@@ -74,9 +74,6 @@ class SumPlan:
     with one noise, and k parallel mechanisms do not describe it. The k vectors of a person add up to one of at most k
     times each norm. Where a person is in one silo alone, or is declared as one unit in each, k is 1.
 
-    **Without noise.** A sum of share variance 0 has no noise, and so no event: it hides who has counted what, and nothing
-    of the sum. Such plans are for who adds noise to what is opened (`central`), or sums private reports (`local`).
-
     **Several tables.** A vector may be `tables` tables of counts in a row, of each of which a record has one cell: then
     the sum costs as much as so many sums of one table, with independent noise.
 
@@ -87,7 +84,7 @@ class SumPlan:
         length: entries of the vector.
         scale: units of a record.
         bound: B, in units.
-        share_variance: of each participant's share of an entry's noise, in squared units; 0: none adds any.
+        share_variance: of each participant's share of an entry's noise, in squared units.
         adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one unit that a participant keeps.
         silos: k, the most participants that one person is in.
@@ -127,20 +124,20 @@ class SumPlan:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise AccountingError(f"{name} {value!r} of a sum; accepted: a whole number, {least} to {most}")
-        variance = self.share_variance
-        if variance == 0.0 and isinstance(variance, float):
-            count_sensitivity(self.adjacency, self.max_contributions)  # refuses impossible neighbours
-        elif not (isinstance(variance, float) and VARIANCE_STEP <= variance <= MOST_VARIANCE):
-            raise AccountingError(f"share_variance {variance!r}; accepted: {VARIANCE_STEP:g} to {MOST_VARIANCE:g}")
-        elif not (variance / VARIANCE_STEP).is_integer():
-            raise AccountingError(f"share_variance {variance!r}; accepted: a multiple of {VARIANCE_STEP:g}")
+        self._check_noise()
         if self.modulus_bits > MOST_BITS:
             raise AccountingError(
                 f"sums of {self.participants} entries up to {self.bound} and their noise need {self.modulus_bits} "
                 f"bits; accepted: up to {MOST_BITS}; declare a smaller bound, or a coarser scale"
             )
-        if variance:
-            _ = self.event  # refuses impossible neighbours
+
+    def _check_noise(self) -> None:
+        variance = self.share_variance
+        if not (isinstance(variance, float) and VARIANCE_STEP <= variance <= MOST_VARIANCE):
+            raise AccountingError(f"share_variance {variance!r}; accepted: {VARIANCE_STEP:g} to {MOST_VARIANCE:g}")
+        if not (variance / VARIANCE_STEP).is_integer():
+            raise AccountingError(f"share_variance {variance!r}; accepted: a multiple of {VARIANCE_STEP:g}")
+        _ = self.event  # refuses impossible neighbours
 
     @classmethod
     def from_json(cls, document: Any) -> SumPlan:
@@ -171,8 +168,6 @@ class SumPlan:
     @property
     def noise_reach(self) -> int:
         """t: noise of an entry is below it, in any of the entries, but for a chance of 2^-60."""
-        if not self.share_variance:
-            return 1
         return skellam_reach(self.participants * self.share_variance, OVERFLOW_BITS + math.log2(self.length))
 
     @property
@@ -181,12 +176,7 @@ class SumPlan:
 
     @property
     def event(self) -> DpEvent:
-        """The event of one sum, against an adversary that knows all but the honest shares.
-
-        Raises `AccountingError` where no share has noise.
-        """
-        if not self.share_variance:
-            raise AccountingError("a sum without noise has no privacy event; accepted: that of who adds noise, or none")
+        """The event of one sum, against an adversary that knows all but the honest shares."""
         most = self.max_contributions * self.silos
         if self.norm is None:
             table = SkellamCountsEvent(self.protecting_variance, self.scale, self.adjacency, most)
@@ -202,6 +192,28 @@ class SumPlan:
             raise AccountingError(f"a vector of another type or length; accepted: {self.length} whole numbers")
         if units.size and (units.max() > self.bound or units.min() < -self.bound):
             raise AccountingError("a vector has an entry beyond the plan's bound; accepted: clipped vectors")
+
+
+@dataclass(frozen=True)
+class ExactSumPlan(SumPlan):
+    """A sum without noise: masks hide who has counted what, and nothing hides the sum.
+
+    It has no privacy event of its own. It is for who adds noise to what is opened (`central`), and for what is private
+    before it is summed (`local`).
+    """
+
+    def _check_noise(self) -> None:
+        if self.share_variance != 0.0:
+            raise AccountingError(f"share_variance {self.share_variance!r} of a sum without noise; accepted: 0.0")
+        count_sensitivity(self.adjacency, self.max_contributions)  # refuses impossible neighbours
+
+    @property
+    def noise_reach(self) -> int:
+        return 1
+
+    @property
+    def event(self) -> DpEvent:
+        raise AccountingError("a sum without noise has no privacy event; accepted: that of who adds noise, or none")
 
 
 def plan_of_counts(

@@ -19,7 +19,7 @@ from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.mechanisms import plan_for
 from dpsynth_platform.federation.mechanisms import plan_of as read_plan
 from dpsynth_platform.federation.nodes import Coordinator
-from dpsynth_platform.federation.sums import SumPlan
+from dpsynth_platform.federation.sums import ExactSumPlan, SumPlan
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_to_json
@@ -102,11 +102,14 @@ def test_a_distributed_plan_cannot_do_without_noise():
     for trust_model in ({}, {"trust": "central"}):
         with pytest.raises(AccountingError):
             read_plan(sealed(made, share_variances=[0.0], **trust_model))
-    bare = SumPlan(4, 3, 1, 5, 1, 100, 0.0)
-    with pytest.raises(AccountingError, match="no privacy event"):
-        _ = bare.event
     with pytest.raises(AccountingError, match="share_variance"):
-        SumPlan(4, 3, 1, 5, 1, 100, -1.0)
+        SumPlan(4, 3, 1, 5, 1, 100, 0.0)
+    with pytest.raises(AccountingError, match="share_variance"):
+        ExactSumPlan(4, 3, 1, 5, 1, 100, 1.0)
+    with pytest.raises(AccountingError, match="adjacency"):
+        ExactSumPlan(4, 3, 1, 5, 1, 100, 0.0, "none")
+    with pytest.raises(AccountingError, match="no privacy event"):
+        _ = ExactSumPlan(4, 3, 1, 5, 1, 100, 0.0).event
 
 
 def test_other_methods_have_no_such_plan():

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.federation.central import CentralMarginalsPlan
+from dpsynth_platform.federation.local import LocalReportsPlan
 from dpsynth_platform.federation.marginals import MarginalsPlan
 from dpsynth_platform.federation.moments import PictureMomentsPlan
 from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
@@ -20,7 +21,11 @@ from dpsynth_platform.federation.text_evolution import TextEvolutionPlan
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.interface import SealedPlan
 
-OF_COUNTS: dict[type[MarginalsPlan], str] = {MarginalsPlan: "distributed", CentralMarginalsPlan: "central"}
+OF_COUNTS: dict[type[MarginalsPlan], str] = {
+    MarginalsPlan: "distributed",
+    CentralMarginalsPlan: "central",
+    LocalReportsPlan: "local",
+}
 """Plans of counts of columns, by who adds the noise."""
 PLANS: tuple[type[FederatedPlan], ...] = (MarginalsPlan, PictureMomentsPlan, TextEvolutionPlan, PictureEvolutionPlan)
 

@@ -130,6 +130,11 @@ class FederatedStatement:
             f"for one {guarantee.unit} with at most {number_of(guarantee.max_contributions, 'record')} over all "
             f"participants ({guarantee.adjacency}). That is a {guarantee.tier} guarantee. The rows stayed with "
             f"{len(self.took_part.started)} participants, of whom only {_SHOWN[self.plan.trust]} were opened.",
+            *(
+                ["", f"It is pure: delta is 0 at epsilon {upper_bound(self.plan.guarantee.epsilon)}."]
+                if self.plan.trust == "local"
+                else []
+            ),
             *section(
                 "Whom it protects",
                 [*federated_words.units(terms_in_words(self.plan)), f"Hidden is {HIDDEN[guarantee.adjacency]}."],

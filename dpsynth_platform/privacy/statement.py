@@ -39,6 +39,7 @@ from dpsynth_platform.privacy.events import (
     GaussianMeasuresEvent,
     GaussianSumsEvent,
     GaussianVotesEvent,
+    LocalReportsEvent,
     MatrixGaussianEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
@@ -138,6 +139,7 @@ _COUNTS = (
     DiscreteGaussianCountsEvent,
     GaussianCountsEvent,
     SkellamCountsEvent,
+    LocalReportsEvent,
     ThresholdedCountsEvent,
     ThresholdedGaussianCountsEvent,
 )
@@ -159,7 +161,7 @@ def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:
     words = WORDS[method] if counted else _WORDS_ON_TEXTS_ALONE.get(method, WORDS[method])
     if any(isinstance(leaf, SampledGaussianEvent) for leaf, _ in leaves(tree)):
         words = _WORDS_TRAINED.get(method, words)
-    if any(isinstance(leaf, SkellamCountsEvent | SkellamSumsEvent) for leaf, _ in leaves(tree)):
+    if any(isinstance(leaf, SkellamCountsEvent | SkellamSumsEvent | LocalReportsEvent) for leaf, _ in leaves(tree)):
         words = _WORDS_FEDERATED.get(method, words)
     if words.rounds_of_votes and _has_single_histogram(tree):
         return replace(words, votes=_text("votes_and_last_histogram", votes=words.votes))
@@ -454,6 +456,9 @@ def _randomness_of(tree: DpEvent, words: MechanismWords, terms: FederatedTerms) 
 
 def _protections(tree: DpEvent, terms: FederatedTerms, claimed: Guarantee) -> list[ProtectionInWords]:
     """The guarantee against each party. That there is none against one is said by what is not covered, too."""
+    reports = [leaf.epsilon for leaf, _ in leaves(tree) if isinstance(leaf, LocalReportsEvent)]
+    if reports:
+        return federated_words.protections(terms, sum(reports), 0.0)
     return federated_words.protections(terms, claimed.epsilon, claimed.delta)
 
 

@@ -232,6 +232,24 @@ def test_the_whole_line_with_the_noise_of_a_trusted_coordinator(place: Path) -> 
     assert statement["event"] == alone.event
 
 
+def test_the_whole_line_with_private_reports(place: Path) -> None:
+    federation = CONTRACT["source"]["federation"] | {"trust": "local"}
+    parts = {"privacy": {"adjacency": "replace-one"}, "generate": {"method": "independent"}}
+    deployment = federated(place, source={"federation": federation}, **parts)
+    deployment.family["adjacency"] = "replace-one"
+    deployment.write()
+    family = policy_document()["family"] | {"adjacency": "replace-one"}
+    nodes = nodes_of(deployment, trust=["local"], family=family)
+    ran = deployment.run(Wires(nodes))
+    assert ran.success, ran.failures
+    assert states(nodes) == {name: ["spent"] for name in NAMES} and entries_of(deployment) == ["spent"]
+    folder, dossier = published(deployment)
+    assert verification.verify(deployment.settings, str(folder), None).ok
+    assert dossier["statement"]["setting"].startswith("Local model: the rows stay with 4 participants")
+    assert [(item["epsilon"], item["delta"]) for item in dossier["statement"]["against"]] == 3 * [(2.0, 0.0)]
+    assert dossier["statement"]["event"]["kind"] == "local-reports"
+
+
 def test_the_plan_counts_the_auditor_besides(place: Path) -> None:
     """So as many shares of noise protect a record as in a run by the command without an auditor."""
     deployment = federated(place)

@@ -27,12 +27,12 @@ from dpsynth_platform.contracts.columns import (
 )
 from dpsynth_platform.contracts.federation import (
     FEDERATED_COLUMN,
-    METHODS_BY_TRUST,
     HEEDED_OF_AUDIT,
     HEEDED_OF_GENERATE,
     HEEDED_OF_PRIVACY,
     HEEDED_OF_RELEASE,
     HEEDED_WITH_TEXTS,
+    METHODS_BY_TRUST,
 )
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of

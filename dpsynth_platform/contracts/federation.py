@@ -13,7 +13,11 @@ AUDITOR = "auditor"
 """The participant that the coordinator adds: its rows are the audit's canaries, which are fictional."""
 FEDERATED_METHODS = ("independent", "mst", "aim", "image_moments", "image_pe", "aug_pe")
 """Methods that such a contract may have."""
-METHODS_BY_TRUST = {"distributed": FEDERATED_METHODS, "central": ("independent", "mst", "aim"), "local": ("independent",)}
+METHODS_BY_TRUST = {
+    "distributed": FEDERATED_METHODS,
+    "central": ("independent", "mst", "aim"),
+    "local": ("independent",),
+}
 """The same, by who adds the noise."""
 TrustName = Literal["distributed", "central", "local"]
 FEDERATED_COLUMN = r"[A-Za-z][A-Za-z0-9_-]*"
@@ -56,8 +60,8 @@ class Federation(Part):
     trust: TrustName = Field(
         default="distributed",
         exclude_if=lambda trust: trust == "distributed",
-        description="Who adds the noise. distributed: each participant a share. central: the coordinator, which sees exact "
-        "sums, so that there is no guarantee against it. local: each unit's report, before anything is summed.",
+        description="Who adds the noise. distributed: each participant a share. central: the coordinator, which sees "
+        "exact sums, so that there is no guarantee against it. local: each unit's report, before anything is summed.",
     )
     silos: int = Field(
         default=1, ge=1, description="In so many participants' rows one person may be: the guarantee is for all."

@@ -12,11 +12,12 @@ has at most b k (`SumPlan`): a mechanism that reads exact counts of a table can 
 Two rounds: all columns alone; then all pairs of columns, by states that follow from the noisy counts of the first
 (post-processing). Of these sums the mechanism chooses and measures as it does of a table of its own.
 
-**Noise is drawn once.** Two draws for one sum would average out. Each draw is in the log of measurements on disk before
-anything depends on it: the next round's document, a choice, the model. After each opened sum the mechanism is made again
-from its beginning, and takes what is in the log in place of drawing; so it does in a run that continues after its
-coordinator was killed (`MeasurementLog.continued`). Sums themselves are in memory alone. Until the run is complete, the
-kept replies (`exchanges`) open them again; so these are as restricted as rows.
+**Noise is drawn once.** Two draws for one sum would average out. Each draw is in the log of measurements on disk
+before anything depends on it: the next round's document, a choice, the model. After each opened sum the mechanism is
+made again from its beginning, and takes what is in the log in place of drawing; so it does in a run that continues
+after its coordinator was killed (`MeasurementLog.continued`). Sums themselves are in memory alone. Until the run is
+complete, the kept replies (`exchanges`) open them again; so these are as restricted as rows. A log that is taken back
+to an earlier state, from a backup, would have its noise drawn again.
 """
 
 from __future__ import annotations
@@ -43,10 +44,9 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import PlanInputs, SealedPlan, generator
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.counting import Records
-from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE, MarginalGenerator
-from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.measurements import FILE_NAME, MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
 
 CENTRAL = "central"
@@ -89,7 +89,7 @@ class CentralMarginalsPlan(MarginalsPlan):
         silos: int = 1,
         guarantee: Guarantee | None = None,
     ) -> CentralMarginalsPlan:
-        """Calibrates and seals a plan, as `MarginalsPlan.of`: with the event and noise of a central run for b k records.
+        """Calibrates and seals a plan: with the event and noise of a central run for b k records.
 
         Raises:
             ContractError, AccountingError: as `MarginalsPlan.of`, and as the method's own plan.
@@ -102,10 +102,17 @@ class CentralMarginalsPlan(MarginalsPlan):
                 f"{contract.dataset}: generate.workload: more than two columns together; accepted in a federated run: "
                 "pairs"
             )
-        bare = Terms(sorted(participants), minimum, colluders, most_records, contract.privacy.max_contributions, silos, [])
-        rounds = _rounds(method, len(parts.columns))
-        shares = {"share_variances": [0.0] * len(rounds)}
-        terms = CentralTerms(**asdict(bare) | shares, trust=CENTRAL, mechanism=parts.parameters)
+        terms = CentralTerms(
+            participants=sorted(participants),
+            minimum=minimum,
+            colluders=colluders,
+            most_records=most_records,
+            max_contributions=contract.privacy.max_contributions,
+            silos=silos,
+            share_variances=[0.0] * len(_rounds(method, len(parts.columns))),
+            trust=CENTRAL,
+            mechanism=parts.parameters,
+        )
         made = cls(SealedPlan.of(method, inputs, replace(parts, parameters=asdict(terms), time_limit=None)))
         made.check()
         return made
@@ -151,6 +158,21 @@ class CentralMarginalsPlan(MarginalsPlan):
             and len(terms.participants) * terms.most_records <= MOST_COUNTED
         )
 
+    def clear(self, directory: Path, *, continues: bool) -> None:
+        """Keeps the log of draws, without which a run that has begun cannot continue: it would draw noise again."""
+        log = directory / FILE_NAME
+        if continues and not log.exists():
+            raise MechanismFailed(
+                f"{log}: missing, so that the sums of the interrupted run would get noise a second time; accepted: a new "
+                "run, which costs again"
+            )
+        if not continues and log.exists() and log.read_bytes().count(b"\n") <= 1:
+            log.unlink()  # begun, and nobody was asked to start
+
+    def begin(self, directory: Path) -> None:
+        with MeasurementLog.continued(directory, self.digest):
+            pass
+
     @contextmanager
     def measuring(self, directory: Path, progress: Progress = silent) -> Iterator[MeasuringCentrally]:  # type: ignore[override]
         yield MeasuringCentrally(self, directory, progress)
@@ -192,7 +214,7 @@ class MeasuringCentrally:
         self._asked = None
 
 
-class _NotOpened(Exception):  # noqa: N818  (no error: the mechanism goes on once its sum is open)
+class _NotOpened(Exception):
     """The mechanism asks for counts of a round that is not opened yet."""
 
     def __init__(self, asked: Round) -> None:

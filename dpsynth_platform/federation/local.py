@@ -3,10 +3,10 @@
 What belongs here: the sealed plan of `independent` with local differential privacy, the sums of reports, and estimates.
 What does not: the reports of one column (`local_reports`), and plans whose noise is on sums (`marginals`, `central`).
 
-A unit has one record with the values x_1, ..., x_d of d columns. It draws a column j, each with chance 1 / d, and reports
-(j, y), where y is its report on x_j of the kind that has the least variance for the column's number of cells. Its
-participant adds up, over its units, the reports that support each cell, and how many report on each column. Of these
-vectors the sum over participants is opened.
+A unit has one record with the values x_1, ..., x_d of d columns. It draws a column j, each with chance 1 / d, and
+reports (j, y), where y is its report on x_j of the kind that has the least variance for the column's number of cells.
+Its participant adds up, over its units, the reports that support each cell, and how many report on each column. Of
+these vectors the sum over participants is opened.
 
 **The guarantee.** Let x and x' be two records. P[(j, y) | x] = P[y | x_j] / d, as j does not depend on the record, and
 P[y | x_j] <= e^epsilon P[y | x'_j]. So a unit's report is epsilon-DP by itself, with delta 0, and all that is computed
@@ -19,16 +19,16 @@ that there is one: two data sets are neighbours if one unit has another record, 
 `replace-one` with one record before and after. Other adjacencies are refused; so are several records of a unit and
 several silos, in which one person would report more than once.
 
-**One column or all.** With reports on all d columns, each would have epsilon / d, and variances of order (d / epsilon)^2
-at small epsilon: partition has d / epsilon^2.
+**One column or all.** With reports on all d columns, each would have epsilon / d, and variances of order
+(d / epsilon)^2 at small epsilon: with one column of d they are of order d / epsilon^2.
 
 **Estimates.** Of N units n_j report on column j. Given n_j they are a random subset, as columns are drawn alike for all
 units. So c reports that support a cell with a share f of all units have the mean n_j (q + (p - q) f), and
 N (c / n_j - q) / (p - q) is an unbiased estimate of the units in it, for n_j above 0. Its variance is
-N^2 / n_j (w + f (1 - f) (N - n_j) / (N - 1)), with w = (f p (1 - p) + (1 - f) q (1 - q)) / (p - q)^2: the reports' own
-noise, and that of drawing n_j of N without replacement. The mean of w over the V cells of a column follows from V alone
-(`LocalReports.variance`), and that of f (1 - f) is at most (V - 1) / V^2 (shares add up to 1). So `sigma` is the root of
-a bound on the mean variance, for any data.
+N^2 / n_j (w + f (1 - f) (N - n_j) / (N - 1)), with w = (f p (1 - p) + (1 - f) q (1 - q)) / (p - q)^2: the reports'
+own noise, and that of drawing n_j of N without replacement. The mean of w over the V cells of a column follows from V
+alone (`LocalReports.variance`), and that of f (1 - f) is at most (V - 1) / V^2 (shares add up to 1). So `sigma` is the
+root of a bound on the mean variance, for any data.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ReportsRound:
         return {"index": self.index}
 
     def units(self, bounded: Path | pa.Table) -> Whole:
-        """Sums of reports that are drawn in this call, shape (sum.length,). Private; a second call would add reports."""
+        """Sums of reports, shape (sum.length,). They are drawn in this call: a second one would add reports."""
         supports = [np.zeros(size, dtype=np.int64) for size in self.domain.sizes]
         number = np.zeros(len(supports), dtype=np.int64)
         for codes, _ in Records(bounded, self.domain).batches():
@@ -172,7 +172,7 @@ class LocalReportsPlan(MarginalsPlan):
         silos: int = 1,
         guarantee: Guarantee | None = None,
     ) -> LocalReportsPlan:
-        """Seals a plan for the contract's columns and epsilon, from public inputs. Its delta is 0, whatever is asked for.
+        """Seals a plan for the contract's columns and epsilon, from public inputs. Its delta is 0, whatever is asked.
 
         Raises:
             ContractError: as `MarginalsPlan.of`; or another adjacency than `replace-one`, or several records of a unit.
@@ -189,7 +189,9 @@ class LocalReportsPlan(MarginalsPlan):
         if not low <= guarantee.epsilon <= high:
             raise AccountingError(f"epsilon {guarantee.epsilon:g} of private reports; accepted: {low:g} to {high:g}")
         if large := [column.name for column in domain if not 2 <= column.size <= MOST_VALUES]:
-            raise ContractError(f"{contract.dataset}: columns.{large[0]}; accepted in reports: 2 to {MOST_VALUES} cells")
+            raise ContractError(
+                f"{contract.dataset}: columns.{large[0]}: its number of cells; accepted in reports: 2 to {MOST_VALUES}"
+            )
         terms = LocalTerms(
             participants=sorted(participants),
             minimum=minimum,

@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 
 from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, shown_value
 from dpsynth_platform.contracts.family import Cap, FamilyBudget
-from dpsynth_platform.contracts.federation import AUDITOR
+from dpsynth_platform.contracts.federation import AUDITOR, TrustName
 from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.mechanisms import plan_of
@@ -71,11 +71,11 @@ class Policy(Part):
     dataset: Name
     family: FamilyBudget
     run_cap: Cap
-    trust: list[Literal["distributed", "central", "local"]] = Field(
+    trust: list[TrustName] = Field(
         ["distributed"],
         min_length=1,
-        description="Who adds the noise: each participant a share (distributed); the coordinator, which sees exact sums "
-        "(central: no guarantee against it); or each unit's own report (local).",
+        description="Who adds the noise: each participant a share (distributed); the coordinator, which sees exact "
+        "sums (central: no guarantee against it); or each unit's own report (local).",
     )
     methods: list[Literal["independent", "mst", "aim", "image_moments", "image_pe", "aug_pe"]] = Field(min_length=1)
     columns: list[ColumnName] = Field(min_length=1, description="All that a run may read.")

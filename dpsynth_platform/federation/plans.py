@@ -43,6 +43,7 @@ from dpsynth_platform.synth.endpoint_access import Transport
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
 MOST_MESSAGE_BYTES = 2**26
 """Of a message to a participant: a plan, or a round's document."""
@@ -271,6 +272,24 @@ class FederatedPlan(ABC):
         method = generator(self.sealed.method)
         method.check_public(self.sealed)
         method.tried_endpoint(self.sealed, Transport())
+
+    def clear(self, directory: Path, *, continues: bool) -> None:
+        """Makes a run's directory ready for its rounds to be made again: nothing is drawn at random for its counts.
+
+        Deletes logs of counts, which are written from their beginning: all in them follows from what was said.
+        Candidates and networks stay: what was drawn at random for them is in no message.
+
+        Args:
+            continues: whether the run began before; otherwise there is nothing of it.
+
+        Raises:
+            MechanismFailed: the run cannot continue there.
+        """
+        for path in directory.rglob(FILE_NAME) if continues and directory.is_dir() else ():
+            path.unlink()
+
+    def begin(self, directory: Path) -> None:
+        """Called before a run is noted as begun, and before anybody is asked to start."""
 
     @abstractmethod
     def read_round(self, document: Mapping[str, Any]) -> Round:

@@ -44,7 +44,11 @@ _OPENED = {
     "central": "whose exact sums over all who finished were opened to the coordinator, and to nobody else.",
     "local": "of private reports; only sums over all who finished were opened.",
 }
-_SHOWN = {"distributed": "noisy sums", "central": "exact sums, to the coordinator alone,", "local": "sums of private reports"}
+_SHOWN = {
+    "distributed": "noisy sums",
+    "central": "exact sums, to the coordinator alone,",
+    "local": "sums of private reports",
+}
 _METHODS = {"pld": "privacy loss distributions", "renyi": "Renyi differential privacy"}
 
 

@@ -262,8 +262,8 @@ class LocalReportsEvent(DpEvent):  # type: ignore[misc]
     """One unit's report, epsilon-DP by itself (`federation.local_reports`): pure, delta 0.
 
     Whatever is seen of it is post-processing, also if reports of all units are summed. A unit makes one report: its
-    record is replaced by another one, and whether it reports is not hidden, so that `replace-one` and one record are the
-    only neighbours.
+    record is replaced by another one, and whether it reports is not hidden, so that `replace-one` and one record are
+    the only neighbours.
 
     Attributes:
         epsilon: the logarithm of any report's chances under two records differs by at most this.

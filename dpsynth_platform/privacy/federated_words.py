@@ -162,7 +162,7 @@ def protections(terms: FederatedTerms, epsilon: float, delta: float) -> list[Pro
         noise = "the coordinator's noise, which it adds once, before anything depends on a sum"
         shown = "the coordinator, which opens exact sums" + (", with its auditor" if terms.auditor else "")
         return [
-            ProtectionInWords(shown, None, None, "nothing: it is trusted with the exact sums of all who finish a round"),
+            ProtectionInWords(shown, None, None, "nothing: it is trusted with exact sums of all who finish a round"),
             ProtectionInWords(
                 "all other participants, together and without the coordinator",
                 epsilon,
@@ -219,7 +219,8 @@ def units(terms: FederatedTerms) -> list[str]:
 
 def not_covered(terms: FederatedTerms) -> list[str]:
     """What no noise of a run protects."""
-    found = [*_OF_TRUST.get(terms.trust, ()), *ALWAYS_NOT_COVERED, *(_OF_PICTURES if terms.pictures else ()), *(_OF_TEXTS if terms.texts else ())]
+    found = [*_OF_TRUST.get(terms.trust, ()), *ALWAYS_NOT_COVERED]
+    found += [*(_OF_PICTURES if terms.pictures else ()), *(_OF_TEXTS if terms.texts else ())]
     if terms.auditor:
         found += _OF_THE_AUDIT if terms.trust == "distributed" else ()
     elif terms.pictures or terms.texts:
@@ -269,9 +270,9 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
             (
                 "The coordinator draws the noise of the plan once for each sum, and shows no sum without it.",
                 "as declared",
-                f"It opens exact sums of at least {terms.minimum} participants, which add no noise.{auditor} Noisy counts "
-                "and choices are on its disk before anything depends on them, and a run that continues takes these in "
-                "place of new draws. No participant can see whether it did.",
+                f"It opens exact sums of at least {terms.minimum} participants, which add no noise.{auditor} Noisy "
+                "counts and choices are on its disk before anything depends on them, and a run that continues takes "
+                "these in place of new draws. No participant can see whether it did.",
             ),
             ("The network may read, lose, delay, repeat and make up messages.", *noise[1][1:]),
             (
@@ -284,7 +285,7 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
     elif terms.trust == "local":
         noise = (
             (
-                "The participant that has a unit's record draws the unit's report as planned, once, and shows no other.",
+                "The participant that has a unit's record draws its report as planned, once, and shows no other.",
                 "as declared",
                 "A report says of one column, chosen by a fair draw that does not depend on the record, what its kind "
                 "says with the chances that the plan names. Nothing else of the record leaves the participant. No "

@@ -428,7 +428,10 @@ def privacy_statement(
             *(
                 (*_randomness(tree, words), *_about_contract(contract))
                 if federated is None
-                else (*_randomness_of(tree, words, federated), *(Assumption(**item) for item in federated_words.assumptions(federated)))
+                else (
+                    *_randomness_of(tree, words, federated),
+                    *(Assumption(**item) for item in federated_words.assumptions(federated)),
+                )
             ),
             _started(attempts, separate_audit_model=contract.separate_audit_model, federated=federated is not None),
         ),

@@ -201,7 +201,7 @@ def test_a_trusted_coordinator_has_the_noise_and_the_words_of_a_central_run() ->
     assert "sees each participant's exact counts" in said
     shown = described(found, sealed)
     assert "3 choices of a pair of columns" in shown["event"] and "all drawn by the coordinator" in shown["event"]
-    assert 0 < shown["expected_error_per_one_way_cell"] and shown["participants"] == sorted([*NAMES, AUDITOR])
+    assert shown["expected_error_per_one_way_cell"] > 0 and shown["participants"] == sorted([*NAMES, AUDITOR])
 
 
 def test_private_reports_hold_against_everybody_with_delta_0() -> None:

@@ -197,10 +197,11 @@ def test_the_whole_line(place: Path) -> None:
 
 
 def test_the_whole_line_with_the_noise_of_a_trusted_coordinator(place: Path) -> None:
-    """Interrupted once: the noise of the first sums is that of the model. """
+    """Interrupted once: the noise of the first sums is that of the model."""
     federation = CONTRACT["source"]["federation"] | {"trust": "central"}
     deployment = federated(place, source={"federation": federation})
-    assert deployment.run(Wires(refusing := nodes_of(deployment))).success is False  # policies are for distributed noise
+    refusing = nodes_of(deployment)  # whose policies are for distributed noise
+    assert not deployment.run(Wires(refusing)).success
     assert states(refusing) == {name: [] for name in NAMES}
     nodes = nodes_of(deployment, trust=["central"])
     with ending(10, ConfigurationError("the relay has gone")):  # in the second of two rounds
@@ -216,13 +217,15 @@ def test_the_whole_line_with_the_noise_of_a_trusted_coordinator(place: Path) -> 
     folder, dossier = published(deployment)
     assert verification.verify(deployment.settings, str(folder), None).ok
     statement = dossier["statement"]
-    assert statement["setting"].startswith("Central model: the rows stay with 4 participants (east, north, south, west)")
+    assert statement["setting"].startswith("Central model: the rows stay with 4 participants (east, north, south, we")
     assert [item["party"] for item in statement["against"]] == [
         "all other participants, together and without the coordinator",
         "all who see the synthetic table",
     ]
     assert statement["not_covered"][0].startswith("A record against the coordinator: it opens the participants' exact")
-    assert any("The coordinator draws the noise of the plan once" in item["assumption"] for item in statement["assumptions"])
+    assert any(
+        "The coordinator draws the noise of the plan once" in item["assumption"] for item in statement["assumptions"]
+    )
     assert dossier["mechanism"]["took_part"]["finished"] == 2 * [[AUDITOR, *NAMES]]
     alone = generator("mst").plan(
         parse_contract(deployment.contract, where="test", variables={"DPSYNTH_HOME": "/nowhere"}),

@@ -188,9 +188,9 @@ def texts_of(vector):
 
 
 def test_no_exact_sum_is_in_a_file_or_message(tmp_path, exact, capfd):
-    """A table of the same noisy counts by chance: below 0.2 for each of at least 9 cells of both rounds' first table.
+    """Searched are whole sums, and their tables of 5 and 11 cells alone.
 
-    Searched are whole sums, and each table of them alone.
+    A noisy count is the exact one with a chance below 0.058 (sigma 6.96): all of 5 cells with one of 7e-7.
     """
     made, nodes, wires = central_plan(), nodes_of(tmp_path, trust=["central"]), []
 
@@ -305,13 +305,51 @@ def test_a_draw_that_was_used_is_not_drawn_again(tmp_path, monkeypatch, drawn, n
     assert (tmp_path / "model" / FILE_NAME).read_bytes().startswith(before)
 
 
-def test_a_line_that_is_not_whole_is_drawn_anew(tmp_path, drawn):
+@pytest.mark.parametrize("number", [3, 9])
+def test_a_run_whose_draws_are_gone_does_not_continue(tmp_path, drawn, number):
+    """Neither before its first sum nor later; nobody is asked."""
     made, nodes, exchanges = two_columns(tmp_path)
     with pytest.raises(Killed):
-        run(Ending(nodes, 9, heard=True), exchanges, made, tmp_path / "model")  # in the second round
+        run(Ending(nodes, number, heard=True), exchanges, made, tmp_path / "model")
+    (tmp_path / "model" / FILE_NAME).unlink()
+    before, wires = len(drawn), Wires(nodes)
+    with pytest.raises(MechanismFailed, match="noise a second time; accepted: a new run, which costs again"):
+        run(wires, exchanges, made, tmp_path / "model")
+    assert len(drawn) == before and not wires.heard
+
+
+def test_a_run_that_nobody_started_begins_anew_in_the_same_place(tmp_path, drawn):
+    made, nodes, exchanges = two_columns(tmp_path)
+
+    def killed(reserved):
+        raise Killed
+
+    coordinator = Coordinator(ROSTER, COORDINATOR, Wires(nodes))
+    with pytest.raises(Killed):
+        coordinator.run("first", made, tmp_path / "model", before_start=killed)
+    assert (tmp_path / "model" / FILE_NAME).exists() and not exchanges.has_begun
+    run(Wires(nodes), exchanges, made, tmp_path / "model")
+    assert len(drawn) == 4
+
+
+def test_a_line_that_is_not_whole_was_not_used(tmp_path, monkeypatch, drawn):
+    """Killed while the second column's counts are written."""
+    made, nodes, exchanges = two_columns(tmp_path)
+    append, left = MeasurementLog._append, [3]
+
+    def ended(self, document):
+        left[0] -= 1
+        if left[0] == 0:
+            self._file.write(b'{"kind":"one-w')
+            raise Killed
+        append(self, document)
+
+    monkeypatch.setattr(MeasurementLog, "_append", ended)
+    with pytest.raises(Killed):
+        run(Wires(nodes), exchanges, made, tmp_path / "model")
     log = tmp_path / "model" / FILE_NAME
-    whole = log.read_bytes().rsplit(b"\n", 2)[0] + b"\n"
-    log.write_bytes(whole + b'{"kind":"one-w')
+    whole = log.read_bytes().rpartition(b"\n")[0]
+    assert whole.count(b"one-way") == 1
     run(Wires(nodes), exchanges, made, tmp_path / "model")
     assert log.read_bytes().startswith(whole) and len(drawn) == 5
 

@@ -246,7 +246,7 @@ def test_a_participant_takes_part_only_if_its_policy_says_so(tmp_path):
     made = local_plan().to_json()
     with pytest.raises(ContractError, match="refuses the plan: trust: local; accepted: distributed, central"):
         participant(tmp_path, **POLICY | {"trust": ["distributed", "central"]}).allowed(made)
-    with pytest.raises(ContractError, match="family.adjacency: .replace-one.; accepted: add-or-remove"):
+    with pytest.raises(ContractError, match=r"family.adjacency: .replace-one.; accepted: add-or-remove"):
         participant(tmp_path, **POLICY | {"family": FAMILY | {"adjacency": "add-or-remove"}}).allowed(made)
     with pytest.raises(ContractError, match="max_contributions: 1; accepted: from 2"):
         participant(tmp_path, **POLICY | {"max_contributions": 2}).allowed(made)
@@ -280,7 +280,7 @@ def test_a_run_over_the_sockets_of_nodes_makes_a_table(place, tmp_path):  # noqa
     """Estimates are within Hoeffding's bound, also for draws without replacement: c of n_j reports is off by t with a
     chance of at most 2 e^(-2 t^2 / n_j), here 1e-8 for each of fewer than 50 cells."""
     made, table = local_plan(), rows(2_000)
-    with up(place, table, **{name: POLICY for name in NAMES}):
+    with up(place, table, **dict.fromkeys(NAMES, POLICY)):
         outcome = coordinator(place).run("first", made, tmp_path / "model")
     assert set(outcome.finished[0]) == set(NAMES)
     truth = exact_counts(made, table)

@@ -28,8 +28,8 @@ from dpsynth_platform.synth.tabular.noise import Counts, rounded_gaussian_varian
 FILE_NAME = "measurements.jsonl"
 _COMPLETE = {"kind": "complete"}
 _OTHERWISE = (
-    "a mechanism that was interrupted measures otherwise than before, so that it would draw noise a second time; what it "
-    "cost stays spent, and a new attempt is a new spend"
+    "a mechanism that was interrupted measures otherwise than before, so that it would draw noise a second time; what "
+    "it cost stays spent, and a new attempt is a new spend"
 )
 
 

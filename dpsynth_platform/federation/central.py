@@ -163,8 +163,8 @@ class CentralMarginalsPlan(MarginalsPlan):
         log = directory / FILE_NAME
         if continues and not log.exists():
             raise MechanismFailed(
-                f"{log}: missing, so that the sums of the interrupted run would get noise a second time; accepted: a new "
-                "run, which costs again"
+                f"{log}: missing, so that the sums of the interrupted run would get noise a second time; accepted: a "
+                "new run, which costs again"
             )
         if not continues and log.exists() and log.read_bytes().count(b"\n") <= 1:
             log.unlink()  # begun, and nobody was asked to start

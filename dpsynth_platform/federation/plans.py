@@ -290,6 +290,7 @@ class FederatedPlan(ABC):
 
     def begin(self, directory: Path) -> None:
         """Called before a run is noted as begun, and before anybody is asked to start."""
+        del directory  # a mechanism that draws nothing here keeps nothing
 
     @abstractmethod
     def read_round(self, document: Mapping[str, Any]) -> Round:

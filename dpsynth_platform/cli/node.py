@@ -60,7 +60,8 @@ def node_up(
 ) -> None:
     """Answers a coordinator until it is stopped: takes part in what the policy allows, at most up to its cap.
 
-    Reads the table once, when it starts. Whatever a coordinator says, only noisy sums under masks leave this process.
+    Reads the table once, when it starts. Whatever a coordinator says, only sums under masks leave this process: with
+    noise, unless the policy takes part in runs whose coordinator adds it (trust).
     """
     from dpsynth_platform.federation.participants import load_policy
     from dpsynth_platform.one_table.federated_node import node_up as up

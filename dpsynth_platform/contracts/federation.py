@@ -1,4 +1,4 @@
-"""The contract's `source.federation`: rows that stay with participants, of which only noisy sums are opened."""
+"""The contract's `source.federation`: rows that stay with participants, of which only sums are opened."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ messages and masks under which vectors travel.
     participant.reserve(run_id, plan)          # the plan's text; reserves the cost of all rounds
     run = participant.start(run_id, reserved)  # durably spent
     asked = run.open(document)                 # each round once
-    run.counts(asked)                          # for a member of its secure sum, which adds noise
+    run.counts(asked)                          # for a member of its secure sum, which adds noise if the plan says so
 
-A participant trusts no server. It recomputes the plan's event and cost, compares them with its policy, and its ledger
+A participant trusts no server, unless its policy says so (`trust`). It recomputes the plan's event and cost, compares them with its policy, and its ledger
 has the last word on the total. What was started is spent, whatever becomes of the run. Only the process that started it
 has its `Run`, which counts rounds: after it is killed, this participant has dropped out, and no noise is drawn again.
 """
@@ -318,6 +318,8 @@ class Run:
 
     def counts(self, opened: Round) -> Whole:
         """This participant's vector of an opened round, in whole units and clipped: without noise, for `Member` alone.
+
+        Called once: of private reports (`local`), it draws them.
 
         Sensitive.
         """

@@ -1,6 +1,7 @@
 """Federated tables and pictures beside the central ones. Not a test: run it, and it prints tables.
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py            # about half an hour of a core
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --trust central --methods independent mst
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --pictures --epsilons 1 8
 
 What belongs here: rows that are divided among eight participants (evenly; by age; very unevenly), whole runs over
@@ -83,7 +84,9 @@ class Wires:
         return replies
 
 
-def planned(columns: Mapping[str, Any], rows: int, method: str, epsilon: float) -> FederatedPlan:
+def planned(
+    columns: Mapping[str, Any], rows: int, method: str, epsilon: float, trust: str = "distributed"
+) -> FederatedPlan:
     """A plan for rows that are units each."""
     options = FederatedOptions(
         schema={"columns": columns},  # type: ignore[arg-type]  # in place of a file
@@ -95,6 +98,7 @@ def planned(columns: Mapping[str, Any], rows: int, method: str, epsilon: float) 
         minimum=MINIMUM,
         colluders=COLLUDERS,
         most_records=rows,
+        trust=trust,
     )
     return federated_plan(options, ROSTER)
 
@@ -108,7 +112,7 @@ def federated(
         nodes = {
             name: Node(
                 Participant(
-                    _policy(name, list(plan.reads)),
+                    _policy(name, plan),
                     Ledger(f"sqlite:///{place}/{name}.db"),
                     table.filter(pa.array(division == number)),
                     plan.domain,
@@ -125,15 +129,18 @@ def federated(
     return made, wires.bytes
 
 
-def _policy(name: str, columns: list[str]) -> Policy:
-    cap = Cap(epsilon=10.0, delta=QUALITY_DELTA)
+def _policy(name: str, plan: FederatedPlan) -> Policy:
+    cap, adjacency = Cap(epsilon=10.0, delta=QUALITY_DELTA), plan.guarantee.adjacency
     return Policy(
         name=name,
         dataset="benchmark",
-        family=FamilyBudget(family="benchmark", unit="example", namespace="person", mode="family", cap=cap),
+        family=FamilyBudget(
+            family="benchmark", unit="example", namespace="person", mode="family", cap=cap, adjacency=adjacency
+        ),
         run_cap=cap,
         methods=["mst", "aim", "independent", "image_moments"],
-        columns=columns,
+        columns=list(plan.reads),
+        trust=[plan.trust],
         participants={each: _public(key) for each, key in KEYS.items()},
         coordinator=_public(COORDINATOR),
         approval="policy",
@@ -153,11 +160,11 @@ def distances(plan: FederatedPlan, table: pa.Table, made: pa.Table) -> str:
     return "".join(f"{part:10.4f}" for part in parts)
 
 
-def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...]) -> None:
+def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...], trust: str = "distributed") -> None:
     """Prints the table."""
     table = pq.read_table(data / "adult/adult_dp2stage_split.parquet").drop(["split"])
     columns: dict[str, Any] = {name: adult_columns()[name] for name in table.column_names}
-    say(f"adult, {table.num_rows} rows, {len(NAMES)} participants, minimum {MINIMUM}, colluders {COLLUDERS}")
+    say(f"adult, {table.num_rows} rows, {len(NAMES)} participants, minimum {MINIMUM}, colluders {COLLUDERS}, {trust}")
     say(f"{'':44}{'single':>10}{'pairs':>10}   seconds   kB a participant")
     for method in methods:
         for epsilon in epsilons:
@@ -165,7 +172,7 @@ def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...]) -> No
             for how, division in divisions(table):
                 for silent in (0, 2) if how == "evenly" else (0,):
                     began = time.process_time()
-                    plan = planned(columns, table.num_rows, method, epsilon)
+                    plan = planned(columns, table.num_rows, method, epsilon, trust)
                     made, sent = federated(plan, table, division, silent)
                     seconds, least, most = time.process_time() - began, min(sent.values()), max(sent.values())
                     label = f"{what}, {how}" + (f", {silent} silent" if silent else "")
@@ -244,6 +251,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="*", default=("independent", "mst", "aim"))
     parser.add_argument("--epsilons", nargs="*", type=float, default=EPSILONS)
+    parser.add_argument("--trust", default="distributed", choices=("distributed", "central", "local"))
     parser.add_argument("--pictures", action="store_true", help="pictures of digits in place of the table")
     parser.add_argument("--file", type=Path, help="with --pictures: MNIST, in place of those of scikit-learn")
     parser.add_argument("--most", type=int, default=6000, help="of the file's pictures")
@@ -251,4 +259,4 @@ if __name__ == "__main__":
     if chosen.pictures:
         run_pictures(chosen.file, chosen.most, tuple(chosen.epsilons))
         raise SystemExit
-    run(Path(os.environ["DPSYNTH_BENCH_DATA"]), tuple(chosen.methods), tuple(chosen.epsilons))
+    run(Path(os.environ["DPSYNTH_BENCH_DATA"]), tuple(chosen.methods), tuple(chosen.epsilons), chosen.trust)

@@ -6,7 +6,7 @@ of its parts (`masks`), shares of secrets (`shamir`), what all parties know of a
 (`columns_first`), pictures by sums of vectors (`moments`), texts and pictures by sums of votes (`evolution`,
 `text_evolution`, `picture_evolution`), and which of them a plan names (`mechanisms`); a participant's part with its
 policy and ledger (`participants`), the order of rounds (`coordinator`), and signed messages (`nodes`) with the local
-sockets by which they come (`relays`); who is protected against whom (`trust`), and reports that are private by
-themselves (`local_reports`); averages of clients' training by an aggregator that is trusted (`averaging_plan`,
-`averaging`, `averaged_arn`). What does not: the network.
+sockets by which they come (`relays`); who is protected against whom (`trust`), tables with the noise of a trusted
+coordinator (`central`), and reports that are private by themselves (`local_reports`, `local`); averages of clients'
+training by an aggregator that is trusted (`averaging_plan`, `averaging`, `averaged_arn`). What does not: the network.
 """

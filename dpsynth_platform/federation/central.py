@@ -50,8 +50,11 @@ from dpsynth_platform.synth.tabular.measurements import FILE_NAME, MeasurementLo
 from dpsynth_platform.synth.tabular.noise import Counts
 
 CENTRAL = "central"
-MOST_COUNTED = 2**62 // SCORE_SCALE
-"""Records of all participants' bounds together: scores are whole numbers of 64 bits."""
+MOST_COUNTED = 2**61 // SCORE_SCALE
+"""Records of all participants' bounds in all cells of a table: scores, which add up their distances, have 64 bits.
+
+What participants claim beyond their bounds is clipped, so that none can make the scores of others' records overflow.
+"""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,11 @@ class CentralMarginalsPlan(MarginalsPlan):
             mechanism=parts.parameters,
         )
         made = cls(SealedPlan.of(method, inputs, replace(parts, parameters=asdict(terms), time_limit=None)))
+        if made._most_counted > MOST_COUNTED:
+            raise AccountingError(
+                f"most_records {most_records} of {len(participants)} participants in the cells of a table; accepted "
+                "with the coordinator's noise: fewer records, or fewer declared values"
+            )
         made.check()
         return made
 
@@ -155,8 +163,13 @@ class CentralMarginalsPlan(MarginalsPlan):
             super()._fits()
             and terms.trust == CENTRAL
             and terms.share_variances == [0.0] * len(self.rounds)
-            and len(terms.participants) * terms.most_records <= MOST_COUNTED
+            and self._most_counted <= MOST_COUNTED
         )
+
+    @property
+    def _most_counted(self) -> int:
+        states = sorted(self.domain.most_states)[-2:] if len(self.rounds) > 1 else [max(self.domain.sizes)]
+        return len(self.terms.participants) * self.terms.most_records * math.prod(states)
 
     def clear(self, directory: Path, *, continues: bool) -> None:
         """Keeps the log of draws, without which a run that has begun cannot continue: it would draw noise again."""
@@ -210,7 +223,8 @@ class MeasuringCentrally:
     def add(self, opened: Whole, finished: int) -> None:
         if self._asked is None:
             raise MechanismFailed("an opened sum of no round; accepted: after next_round")
-        self._opened.append((self._asked, opened))
+        plan = self._asked.sum
+        self._opened.append((self._asked, np.clip(opened, 0, plan.participants * plan.bound)))
         self._asked = None
 
 

@@ -75,6 +75,8 @@ NAMES_OF_KINDS = {
     "UnaryEncoding": "unary encoding",
     "HadamardResponse": "Hadamard response",
 }
+_LARGEST = 2.0**53
+"""Of an estimate: participants can claim any sums."""
 MOST_BITS_AT_ONCE = 2**22
 """Bits of reports that are drawn at once, each from a word of 8 bytes."""
 
@@ -131,8 +133,8 @@ class ReportsRound:
 
     def estimates(self, opened: Whole) -> tuple[NoisyCounts, ...]:
         """Of each column, from an opened sum: rounded estimates of how many units are in each cell."""
-        sizes = self.domain.sizes
-        *supports, numbers = np.split(opened, np.cumsum(sizes))
+        sizes, most = self.domain.sizes, self.sum.participants * self.sum.bound
+        *supports, numbers = np.split(np.clip(opened, 0, most), np.cumsum(sizes))
         units = max(int(numbers.sum()), 1)
         found = []
         for index, (kind, support, number) in enumerate(zip(self.reports, supports, numbers.tolist(), strict=True)):
@@ -141,7 +143,8 @@ class ReportsRound:
                 counts, sigma = np.full(kind.values, units / kind.values), float(units)
             else:
                 counts, sigma = units * (support / number - q) / (p - q), deviation(kind, units, number)
-            found.append(NoisyCounts((index,), np.rint(counts).astype(np.int64), sigma))
+            whole = np.rint(np.clip(counts, -_LARGEST, _LARGEST)).astype(np.int64)
+            found.append(NoisyCounts((index,), whole, sigma))
         return tuple(found)
 
 

@@ -9,9 +9,10 @@ messages and masks under which vectors travel.
     asked = run.open(document)                 # each round once
     run.counts(asked)                          # for a member of its secure sum, which adds noise if the plan says so
 
-A participant trusts no server, unless its policy says so (`trust`). It recomputes the plan's event and cost, compares them with its policy, and its ledger
-has the last word on the total. What was started is spent, whatever becomes of the run. Only the process that started it
-has its `Run`, which counts rounds: after it is killed, this participant has dropped out, and no noise is drawn again.
+A participant trusts no server, unless its policy says so (`trust`). It recomputes the plan's event and cost, compares
+them with its policy, and its ledger has the last word on the total. What was started is spent, whatever becomes of the
+run. Only the process that started it has its `Run`, which counts rounds: after it is killed, this participant has
+dropped out, and no noise is drawn again.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME, MeasurementLog, NoisyCounts, read_measurements
 
+FIRST = (0, [(0,), (1,), (2,), (3,)], [range(4), range(3), range(5), range(11)])
 METHODS = ("independent", "mst", "aim")
 TWO = {name: COLUMNS[name] for name in ("drink", "food")}
 
@@ -386,6 +387,18 @@ def test_sums_of_other_rounds_end_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(central._OpenedCounts, "one_way", lambda self: self._sums(0, [(0,)], [range(4), range(3)]))
     with pytest.raises(MechanismFailed, match="other sums than those that were opened"):
         measuring.next_round()
+
+
+def test_claims_beyond_a_plans_bounds_are_clipped():
+    """No participant can make the scores of others' records overflow."""
+    with pytest.raises(AccountingError, match="most_records 10000000000000 of 4 participants in the cells of a table"):
+        central_plan(most_records=10**13)
+    made = central_plan("independent", most_records=100)
+    measuring = MeasuringCentrally(made, None, None, _asked=made.round(*FIRST))
+    claimed = np.array([2**40, -(2**40), *range(19)])
+    measuring.add(claimed, 4)
+    ((_, kept),) = measuring._opened
+    assert kept.tolist() == [400, 0, *range(19)]
 
 
 def test_altered_plans_are_no_plans():

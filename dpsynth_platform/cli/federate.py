@@ -92,6 +92,13 @@ def plan(
     silos: Annotated[
         int, typer.Option(help="In so many participants' rows one person may be: the guarantee is for all.", min=1)
     ] = 1,
+    trust: Annotated[
+        Literal["distributed", "central", "local"],
+        typer.Option(
+            help="Who adds the noise: each participant a share (distributed); the coordinator, which sees exact sums "
+            "(central: no guarantee against it); or each unit's own report (local, with independent)."
+        ),
+    ] = "distributed",
     text: Annotated[str | None, typer.Option(help="The column of texts, with aug_pe.")] = None,
     about: Annotated[
         str | None, typer.Option(help="What the texts are, in public words from which candidates are written.")
@@ -124,6 +131,7 @@ def plan(
         colluders=colluders,
         most_records=most_records,
         silos=silos,
+        trust=trust,
         text=text,
         about=about,
         base_model=base_model,

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 node_app = Commands(no_args_is_help=True, help="A participant in federated runs: rows that stay where they are.")
 
+_NOISE = {
+    "distributed": "each participant a share (distributed)",
+    "central": "the coordinator, which sees exact sums: no guarantee against it (central)",
+    "local": "each unit's own report (local)",
+}
 Directory = Annotated[Path, typer.Argument(help="The node's directory. Only your user account can read it.")]
 _PolicyFile = Annotated[Path, typer.Option(help="YAML file with what this participant takes part in.")]
 
@@ -60,7 +65,8 @@ def node_up(
 ) -> None:
     """Answers a coordinator until it is stopped: takes part in what the policy allows, at most up to its cap.
 
-    Reads the table once, when it starts. Whatever a coordinator says, only noisy sums under masks leave this process.
+    Reads the table once, when it starts. Whatever a coordinator says, only sums under masks leave this process: with
+    noise, unless the policy takes part in runs whose coordinator adds it (trust).
     """
     from dpsynth_platform.federation.participants import load_policy
     from dpsynth_platform.one_table.federated_node import node_up as up
@@ -150,6 +156,7 @@ def _show(output: TerminalOutput, plan: FederatedPlan) -> None:
         [
             ("dataset", plan.sealed.dataset),
             ("method", plan.sealed.method),
+            ("who adds the noise", _NOISE[plan.trust]),
             ("columns", ", ".join(plan.reads)),
             ("guarantee", f"epsilon {guarantee.epsilon:g}, delta {guarantee.delta:g}, {guarantee.adjacency}"),
             ("unit", f"{guarantee.unit}: up to {each} in the rows of one participant, and in those of {silos} at most"),

@@ -224,6 +224,8 @@ def _in_words(leaf: DpEvent, times: int) -> str:
         return f"{often}the best of {leaf.mean:.3g} runs in expectation (shape {leaf.shape:g}), each of {of}"
     if isinstance(leaf, events.BoundedRangeSelectionEvent):
         return f"{number_of(times, 'choice')} by the exponential mechanism, range {leaf.epsilon:g}{_counted(leaf)}"
+    if isinstance(leaf, events.LocalReportsEvent):
+        return f"{number_of(times, 'private report')} of each unit, epsilon {leaf.epsilon:g} (delta 0)"
     if isinstance(leaf, events.SampledGaussianEvent):
         return (
             f"{number_of(times, 'step')} of DP-SGD, noise multiplier {leaf.noise_multiplier:g}, {leaf.sampled}s "

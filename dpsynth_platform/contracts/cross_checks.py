@@ -27,13 +27,13 @@ from dpsynth_platform.contracts.columns import (
 )
 from dpsynth_platform.contracts.federation import (
     FEDERATED_COLUMN,
-    FEDERATED_METHODS,
     HEEDED_OF_AUDIT,
     HEEDED_OF_GENERATE,
     HEEDED_OF_NETWORK,
     HEEDED_OF_PRIVACY,
     HEEDED_OF_RELEASE,
     HEEDED_WITH_TEXTS,
+    METHODS_BY_TRUST,
 )
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
@@ -444,8 +444,18 @@ class Parts:
         if self.source is None or self.source.federation is None:
             return
         federation, where = self.source.federation, "with source.federation"
-        if self.generate and self.generate.method not in FEDERATED_METHODS:
-            yield f"generate.method: {self.generate.method!r} {where}; accepted: {', '.join(FEDERATED_METHODS)}"
+        accepted_methods, trust = METHODS_BY_TRUST[federation.trust], federation.trust
+        if self.generate and self.generate.method not in accepted_methods:
+            of = where if trust == "distributed" else f"{where} and trust: {trust}"
+            yield f"generate.method: {self.generate.method!r} {of}; accepted: {', '.join(accepted_methods)}"
+        if trust == "local" and self.privacy:
+            for key, found, only in (
+                ("privacy.adjacency", self.privacy.adjacency, "replace-one"),
+                ("privacy.max_contributions", self.privacy.max_contributions, 1),
+                ("source.federation.silos", federation.silos, 1),
+            ):
+                if found != only:
+                    yield f"{key}: {found} with source.federation.trust: local; accepted: {only}"
         if self.scrub not in (None, Scrub()):
             yield f"scrub: declared {where}; accepted: none: participants scrub their own rows"
         if self.quality not in (None, Quality()):

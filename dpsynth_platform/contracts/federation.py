@@ -1,9 +1,9 @@
-"""The contract's `source.federation`: rows that stay with participants, of which only noisy sums are opened."""
+"""The contract's `source.federation`: rows that stay with participants, of which only sums are opened."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,13 @@ AUDITOR = "auditor"
 """The participant that the coordinator adds: its rows are the audit's canaries, which are fictional."""
 FEDERATED_METHODS = ("independent", "mst", "aim", "arn", "image_moments", "image_pe", "aug_pe")
 """Methods that such a contract may have."""
+METHODS_BY_TRUST = {
+    "distributed": FEDERATED_METHODS,
+    "central": ("independent", "mst", "aim"),
+    "local": ("independent",),
+}
+"""The same, by who adds the noise."""
+TrustName = Literal["distributed", "central", "local"]
 FEDERATED_COLUMN = r"[A-Za-z][A-Za-z0-9_-]*"
 """Names of columns, which are the same at all participants whatever their tables are stored as."""
 HEEDED_OF_GENERATE = ("method", "rows", "image", "network")
@@ -50,6 +57,12 @@ class Federation(Part):
     )
     colluders: int = Field(
         default=1, ge=1, description="So many participants may be curious together, also with the coordinator."
+    )
+    trust: TrustName = Field(
+        default="distributed",
+        exclude_if=lambda trust: trust == "distributed",
+        description="Who adds the noise. distributed: each participant a share. central: the coordinator, which sees "
+        "exact sums, so that there is no guarantee against it. local: each unit's report, before anything is summed.",
     )
     silos: int = Field(
         default=1, ge=1, description="In so many participants' rows one person may be: the guarantee is for all."

@@ -7,5 +7,6 @@ of its parts (`masks`), shares of secrets (`shamir`), what all parties know of a
 pictures by sums of votes (`evolution`, `text_evolution`, `picture_evolution`), and which of them a plan names
 (`mechanisms`); a participant's part with its policy and ledger (`participants`), the order of rounds (`coordinator`),
 and signed messages (`nodes`) with the local sockets by which they come (`relays`); who is protected against whom
-(`trust`), and reports that are private by themselves (`local_reports`). What does not: the network.
+(`trust`), tables with the noise of a trusted coordinator (`central`), and reports that are private by themselves
+(`local_reports`, `local`). What does not: the network.
 """

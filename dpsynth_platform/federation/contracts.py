@@ -35,6 +35,7 @@ def terms_of(federation: Federation) -> dict[str, Any]:
         "colluders": federation.colluders + 1,
         "silos": federation.silos,
         "most_records": federation.most_records,
+        "trust": federation.trust,
     }
 
 
@@ -71,6 +72,17 @@ def described(contract: DataContract, plan: SealedPlan) -> dict[str, Any]:
     from dpsynth_platform.synth.tabular.marginals import expected_error
 
     federated = plan_of(plan.to_json())
+    terms, cells = federated.terms, max(each.length for each in federated.sums)
+    own = getattr(getattr(federated, "parameters", None), "memory_bytes", 0)  # of what learns pictures
+    public = {
+        "most_cells_measured": sum(each.length for each in federated.sums),
+        "predicted_memory_bytes": 2**28 + own + (_OF_A_CELL + 8 * len(terms.participants)) * cells,
+        "participants": terms.participants,
+        "minimum": terms.minimum,
+        "colluders": terms.colluders,
+    }
+    if federated.trust != "distributed":
+        return federated.described() | public
     tables = [(purpose, each) for (purpose, _), each in zip(federated.rounds, federated.sums, strict=True)]
     precision = {1: 0.0, 2: 0.0}
     for purpose, each in tables:
@@ -78,15 +90,9 @@ def described(contract: DataContract, plan: SealedPlan) -> dict[str, Any]:
             noise = math.sqrt(federated.terms.noisy * each.share_variance) / each.scale
             precision[1 if purpose == "one-way" else 2] += noise**-2
     names = {1: "expected_error_per_one_way_cell", 2: "expected_error_per_two_way_cell"}
-    terms, cells = federated.terms, max(each.length for each in federated.sums)
     honest = number_of(terms.minimum - terms.colluders, "honest participant")
-    own = getattr(getattr(federated, "parameters", None), "memory_bytes", 0)  # of what learns pictures
     return {
         "event": f"{number_of(len(tables), 'sum')} of participants, each with the Skellam noise of at least {honest}",
         **{names[ways]: expected_error(value**-0.5) for ways, value in precision.items() if value},
-        "most_cells_measured": sum(each.length for each in federated.sums),
-        "predicted_memory_bytes": 2**28 + own + (_OF_A_CELL + 8 * len(terms.participants)) * cells,
-        "participants": terms.participants,
-        "minimum": terms.minimum,
-        "colluders": terms.colluders,
+        **public,
     }

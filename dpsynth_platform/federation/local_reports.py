@@ -236,6 +236,11 @@ def choose_reports(values: int, epsilon: float, most_bits: int | None = None) ->
     return min(short, key=lambda reports: reports.variance(1))
 
 
+def draw_below(total: int, number: int) -> Whole:
+    """Independent, uniform whole numbers in [0, total), exactly; shape (number,). By a fresh cryptographic stream."""
+    return _below(total, (number,), SecureStream())
+
+
 def _check(held: Whole, values: int) -> None:
     if held.ndim != 1 or held.dtype != np.int64 or (held.size and not 0 <= held.min() <= held.max() < values):
         raise AccountingError(f"values or reports that are not codes; accepted: whole numbers, 0 to {values - 1}")

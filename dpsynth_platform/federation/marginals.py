@@ -100,7 +100,7 @@ class Round:
         return {"index": self.index, "cliques": self.cliques, "cell_groups": self.cell_groups}
 
     def units(self, bounded: Path | pa.Table) -> Whole:
-        return self.counted(bounded, self.domain) * SCALE
+        return self.counted(bounded, self.domain) * self.sum.scale
 
     def counted(self, bounded: Path | pa.Table, domain: Domain) -> Whole:
         """The exact counts of all tables in records, shape (sum.length,). Sensitive.
@@ -154,14 +154,8 @@ class MarginalsPlan(FederatedPlan):
             ContractError: another method, columns whose values are to be learned, or weighted rows.
             AccountingError: a value is impossible, no noise meets the guarantee, or messages would be too long.
         """
-        target, domain = guarantee or Guarantee.target(contract), planned_domain(contract)
-        if method not in cls.METHODS or domain.unknown or target.weighting != "rows":
-            raise ContractError(
-                f"{contract.dataset}: method {method!r}; accepted in a federated run: {', '.join(cls.METHODS)}, with "
-                "weighting rows and all values of columns declared"
-            )
+        domain, guarantee = cls.counted(contract, method, silos, guarantee)
         b = contract.privacy.max_contributions
-        guarantee = replace(target, max_contributions=b * silos)
         numbers = [number for _, number in _rounds(method, len(domain))]
         shares = SHARES[method]
         shares = (*shares[: len(numbers) - 1], sum(shares[len(numbers) - 1 :]))  # few columns need fewer rounds
@@ -185,6 +179,19 @@ class MarginalsPlan(FederatedPlan):
         made = cls(SealedPlan.of(method, PlanInputs(contract, schema, guarantee), parts))
         made.check_lengths()
         return made
+
+    @classmethod
+    def counted(
+        cls, contract: DataContract, method: str, silos: int, guarantee: Guarantee | None = None
+    ) -> tuple[Domain, Guarantee]:
+        """The columns, and the guarantee for b k records of a unit. Raises `ContractError` as `of`."""
+        target, domain = guarantee or Guarantee.target(contract), planned_domain(contract)
+        if method not in cls.METHODS or domain.unknown or target.weighting != "rows":
+            raise ContractError(
+                f"{contract.dataset}: method {method!r}; accepted in a federated run: {', '.join(cls.METHODS)}, with "
+                "weighting rows and all values of columns declared"
+            )
+        return domain, replace(target, max_contributions=contract.privacy.max_contributions * silos)
 
     @cached_property
     def terms(self) -> Terms:

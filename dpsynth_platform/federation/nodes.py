@@ -50,7 +50,6 @@ from dpsynth_platform.foundation.errors import (
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.signature import is_valid, sign
-from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
 PROPOSE, START, SUM, COMPLETE, WITHDRAW = "propose", "start", "sum", "complete", "withdraw"
 LABEL = b"dpsynth-run-2"
@@ -236,12 +235,12 @@ class Coordinator:
                 withdrawn; what was started is spent.
             RoundRefused: too few participants remain in a round; what was started is spent.
             ConfigurationError: as `FederatedPlan.prepare`; nothing was asked.
-            MechanismFailed: the directory cannot be made, and nothing was asked; or as `run_rounds`.
+            MechanismFailed: the directory cannot be made, or lacks what a run needs to continue, and nothing was asked;
+                or as `run_rounds`.
         """
         roster = self._roster.of(plan.terms.participants)
         plan.prepare()
-        if continues and directory.is_dir():
-            _clear(directory)
+        plan.clear(directory, continues=continues)
         try:
             directory.mkdir(mode=0o700, exist_ok=True)  # before anything is spent
             new = not any(directory.iterdir())
@@ -251,6 +250,7 @@ class Coordinator:
             raise MechanismFailed(f"{directory}: File exists; accepted: a new directory")
         signatures = self._reserve(run_id, plan, roster)
         try:
+            plan.begin(directory)
             before_start(signatures.keys())
         except BaseException:
             self._withdraw(run_id, signatures)
@@ -358,15 +358,6 @@ class _RoundLink:
         document, self._document = self._document, None
         known = {name: body for name, body in requests.items() if name in self._started}
         return self._coordinator.ask(SUM, self._run_id, known, document)
-
-
-def _clear(directory: Path) -> None:
-    """Deletes logs of counts, which are written from their beginning: all in them follows from what was said.
-
-    Candidates and networks stay: what was drawn at random for them is in no message.
-    """
-    for path in directory.rglob(FILE_NAME):
-        path.unlink()
 
 
 _KINDS = (PROPOSE, START, SUM, COMPLETE, WITHDRAW)

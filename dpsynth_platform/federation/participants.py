@@ -7,11 +7,12 @@ messages and masks under which vectors travel.
     participant.reserve(run_id, plan)          # the plan's text; reserves the cost of all rounds
     run = participant.start(run_id, reserved)  # durably spent
     asked = run.open(document)                 # each round once
-    run.counts(asked)                          # for a member of its secure sum, which adds noise
+    run.counts(asked)                          # for a member of its secure sum, which adds noise if the plan says so
 
-A participant trusts no server. It recomputes the plan's event and cost, compares them with its policy, and its ledger
-has the last word on the total. What was started is spent, whatever becomes of the run. Only the process that started it
-has its `Run`, which counts rounds: after it is killed, this participant has dropped out, and no noise is drawn again.
+A participant trusts no server, unless its policy says so (`trust`). It recomputes the plan's event and cost, compares
+them with its policy, and its ledger has the last word on the total. What was started is spent, whatever becomes of the
+run. Only the process that started it has its `Run`, which counts rounds: after it is killed, this participant has
+dropped out, and no noise is drawn again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pydantic import Field, model_validator
 
 from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, shown_value
 from dpsynth_platform.contracts.family import Cap, FamilyBudget
-from dpsynth_platform.contracts.federation import AUDITOR
+from dpsynth_platform.contracts.federation import AUDITOR, TrustName
 from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.federation.mechanisms import plan_of
@@ -71,6 +72,12 @@ class Policy(Part):
     dataset: Name
     family: FamilyBudget
     run_cap: Cap
+    trust: list[TrustName] = Field(
+        ["distributed"],
+        min_length=1,
+        description="Who adds the noise: each participant a share (distributed); the coordinator, which sees exact "
+        "sums (central: no guarantee against it); or each unit's own report (local).",
+    )
     methods: list[Literal["independent", "mst", "aim", "arn", "image_moments", "image_pe", "aug_pe"]] = Field(
         min_length=1
     )
@@ -125,6 +132,7 @@ class Policy(Part):
             if mine != theirs:
                 yield f"{key}: {shown_value(theirs)}; accepted: {mine}"
         for key, mine_all, all_theirs in (
+            ("trust", self.trust, [plan.trust]),
             ("methods", self.methods, [sealed.method]),
             ("columns", self.columns, plan.reads),
             ("participants", list(self.participants), terms.participants),
@@ -314,6 +322,8 @@ class Run:
 
     def counts(self, opened: Round) -> Whole:
         """This participant's vector of an opened round, in whole units and clipped: without noise, for `Member` alone.
+
+        Called once: of private reports (`local`), it draws them.
 
         Sensitive.
         """

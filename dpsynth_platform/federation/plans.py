@@ -43,6 +43,7 @@ from dpsynth_platform.synth.endpoint_access import Transport
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
 MOST_MESSAGE_BYTES = 2**26
 """Of a message to a participant: a plan, or a round's document."""
@@ -79,6 +80,7 @@ class Terms:
     max_contributions: int
     silos: int
     share_variances: list[float]
+    _kind_of_sum: ClassVar[type[SumPlan]] = SumPlan
 
     @property
     def noisy(self) -> int:
@@ -98,7 +100,7 @@ class Terms:
         return self._sum(index, length, adjacency, SCALE, tables=tables)
 
     def _sum(self, index: int, length: int, adjacency: str, scale: int, **more: int) -> SumPlan:
-        return SumPlan(
+        return self._kind_of_sum(
             participants=len(self.participants),
             minimum=self.minimum,
             colluders=self.colluders,
@@ -205,6 +207,24 @@ class FederatedPlan(ABC):
         """The columns that a run reads."""
 
     @property
+    def trust(self) -> str:
+        """Who adds the noise (`trust.TRUSTS`): each participant a share, unless a plan says otherwise."""
+        return "distributed"
+
+    def noise_of(self, index: int) -> tuple[float, float]:
+        """The deviation of a round's noise, with the fewest and with all participants.
+
+        In records, and of sums of pictures in the most that one record adds.
+        """
+        each = self.sums[index]
+        fewest, most = (math.sqrt(number * each.share_variance) for number in (each.minimum, each.participants))
+        return fewest / each.scale, most / each.scale
+
+    def described(self) -> dict[str, Any]:
+        """The event in words and expected errors of counts, of a plan with another trust than `distributed`."""
+        raise NotImplementedError
+
+    @property
     def pictures(self) -> ImageLayout | None:
         """The column of pictures and their classes; None where none are read."""
         return None
@@ -254,6 +274,25 @@ class FederatedPlan(ABC):
         method = generator(self.sealed.method)
         method.check_public(self.sealed)
         method.tried_endpoint(self.sealed, Transport())
+
+    def clear(self, directory: Path, *, continues: bool) -> None:
+        """Makes a run's directory ready for its rounds to be made again: nothing is drawn at random for its counts.
+
+        Deletes logs of counts, which are written from their beginning: all in them follows from what was said.
+        Candidates and networks stay: what was drawn at random for them is in no message.
+
+        Args:
+            continues: whether the run began before; otherwise there is nothing of it.
+
+        Raises:
+            MechanismFailed: the run cannot continue there.
+        """
+        for path in directory.rglob(FILE_NAME) if continues and directory.is_dir() else ():
+            path.unlink()
+
+    def begin(self, directory: Path) -> None:
+        """Called before a run is noted as begun, and before anybody is asked to start."""
+        del directory  # a mechanism that draws nothing here keeps nothing
 
     @abstractmethod
     def read_round(self, document: Mapping[str, Any]) -> Round:

@@ -93,7 +93,10 @@ class Draws:
         return int.from_bytes(self.stream.words(6).tobytes(), "little") % limit  # 2^-127 from uniform
 
     def noise(self, variance: float, length: int) -> Whole:
-        return sample_skellam(variance, length) if self.stream is None else np.zeros(length, dtype=np.int64)
+        """Of a sum whose plan has none (`SumPlan`), and of a member that adds none: zeros."""
+        if self.stream is not None or not variance:
+            return np.zeros(length, dtype=np.int64)
+        return sample_skellam(variance, length)
 
 
 class Member:

@@ -20,6 +20,7 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, SkellamCountsEvent, SkellamSumsEvent
 from dpsynth_platform.privacy.skellam import skellam_reach
+from dpsynth_platform.privacy.units import count_sensitivity
 
 Whole = npt.NDArray[np.int64]
 Coded = npt.NDArray[np.uint64]
@@ -123,16 +124,19 @@ class SumPlan:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise AccountingError(f"{name} {value!r} of a sum; accepted: a whole number, {least} to {most}")
-        variance = self.share_variance
-        if not (isinstance(variance, float) and VARIANCE_STEP <= variance <= MOST_VARIANCE):
-            raise AccountingError(f"share_variance {variance!r}; accepted: {VARIANCE_STEP:g} to {MOST_VARIANCE:g}")
-        if not (variance / VARIANCE_STEP).is_integer():
-            raise AccountingError(f"share_variance {variance!r}; accepted: a multiple of {VARIANCE_STEP:g}")
+        self._check_noise()
         if self.modulus_bits > MOST_BITS:
             raise AccountingError(
                 f"sums of {self.participants} entries up to {self.bound} and their noise need {self.modulus_bits} "
                 f"bits; accepted: up to {MOST_BITS}; declare a smaller bound, or a coarser scale"
             )
+
+    def _check_noise(self) -> None:
+        variance = self.share_variance
+        if not (isinstance(variance, float) and VARIANCE_STEP <= variance <= MOST_VARIANCE):
+            raise AccountingError(f"share_variance {variance!r}; accepted: {VARIANCE_STEP:g} to {MOST_VARIANCE:g}")
+        if not (variance / VARIANCE_STEP).is_integer():
+            raise AccountingError(f"share_variance {variance!r}; accepted: a multiple of {VARIANCE_STEP:g}")
         _ = self.event  # refuses impossible neighbours
 
     @classmethod
@@ -188,6 +192,28 @@ class SumPlan:
             raise AccountingError(f"a vector of another type or length; accepted: {self.length} whole numbers")
         if units.size and (units.max() > self.bound or units.min() < -self.bound):
             raise AccountingError("a vector has an entry beyond the plan's bound; accepted: clipped vectors")
+
+
+@dataclass(frozen=True)
+class ExactSumPlan(SumPlan):
+    """A sum without noise: masks hide who has counted what, and nothing hides the sum.
+
+    It has no privacy event of its own. It is for who adds noise to what is opened (`central`), and for what is private
+    before it is summed (`local`).
+    """
+
+    def _check_noise(self) -> None:
+        if self.share_variance != 0.0:
+            raise AccountingError(f"share_variance {self.share_variance!r} of a sum without noise; accepted: 0.0")
+        count_sensitivity(self.adjacency, self.max_contributions)  # refuses impossible neighbours
+
+    @property
+    def noise_reach(self) -> int:
+        return 1
+
+    @property
+    def event(self) -> DpEvent:
+        raise AccountingError("a sum without noise has no privacy event; accepted: that of who adds noise, or none")
 
 
 def plan_of_counts(

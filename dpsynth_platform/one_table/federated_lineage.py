@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from openlineage.client.facet_v2 import DatasetFacet
 
 COMMAND = "federate run"
+_SUMS = {"distributed": "Noisy sums", "central": "Exact sums, for the coordinator alone,", "local": "Private reports"}
+"""What leaves a participant, by who adds the noise (`federation.trust`)."""
 _STOPPED = "The participant's process ended before the coordinator had reported the end of the run."
 
 
@@ -73,7 +75,7 @@ def coordinator_run(
         step="federated",
         dagster_job=job,
         launcher=launcher,
-        description="Opens the noisy sums of participants whose rows stay where they are.",
+        description="Opens sums of participants whose rows stay where they are.",
         inputs=tuple(DatasetRef(*_sums(plan, run, name)) for name in started),
         outputs=outputs,
     )
@@ -101,11 +103,13 @@ def participant_run(plan: FederatedPlan, run: str, name: str, table: Path, entry
     from dpsynth_platform.lineage import facets
 
     sums, version = _sums(plan, run, name)
+    # What the coordinator opens without noise has no guarantee yet: its model has.
+    promised = {} if plan.trust == "central" else _guarantee(plan, entry)
     return replace(
         _child(plan, run, f"participant-{name}"),
-        description="Noisy sums of rows that stay here, under masks.",
+        description=f"{_SUMS[plan.trust]} of rows that stay here, under masks.",
         inputs=(DatasetRef(naming.dataset_name(table)),),
-        outputs=(DatasetRef(sums, facets.merge(version, _guarantee(plan, entry))),),
+        outputs=(DatasetRef(sums, facets.merge(version, promised)),),
     )
 
 

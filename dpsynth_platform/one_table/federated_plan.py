@@ -6,7 +6,6 @@ does not: calibration and rounds (`federation.mechanisms`), and running it (`fed
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -48,6 +47,8 @@ from dpsynth_platform.synth.mock import schema_of
 
 _PURPOSES = {
     "one-way": "each column alone",
+    "pairs": "all pairs of columns, of which the coordinator measures some",
+    "reports": "private reports of units, each on one column",
     "selection": "pairs of columns, among which some are chosen",
     "joint": "the chosen pairs again",
     "class-counts": "pictures of each class",
@@ -92,6 +93,7 @@ class FederatedOptions:
         colluders: so many participants may be curious together, also with the coordinator.
         most_records: the most records of a participant that are counted in one cell.
         silos: k, the most participants that one person is in.
+        trust: who adds the noise (`federation.trust`). `local` is for units that are replaced, not added or removed.
         text: the column of texts, for `aug_pe`; what is voted for stands below `text:` in the schema file.
         about, base_model, public, public_why: what the candidates are and are made of, as in `task.Options`.
     """
@@ -108,6 +110,7 @@ class FederatedOptions:
     method: str = "mst"
     colluders: int = 1
     silos: int = 1
+    trust: str = "distributed"
     text: str | None = None
     about: str | None = None
     base_model: str | None = None
@@ -198,6 +201,9 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     if other := [name for name, plain in source.names.items() if name != plain]:
         raise _refused_name(options, other[0])
     named, schema = contract.model_copy(update={"dataset": options.dataset}), with_row(source.own_schema, read.row)
+    if options.trust == "local":
+        replaced = named.privacy.model_copy(update={"adjacency": "replace-one"})
+        named = named.model_copy(update={"privacy": replaced})
     terms: dict[str, Any] = {name: getattr(options, name) for name in _TERMS} | {"participants": roster.names}
     try:
         check_public_table(Settings.from_environment(), named)
@@ -207,7 +213,7 @@ def federated_plan(options: FederatedOptions, roster: Roster) -> FederatedPlan:
     raise AccountingError(_OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", problem))
 
 
-_TERMS = ("minimum", "colluders", "most_records", "silos")
+_TERMS = ("minimum", "colluders", "most_records", "silos", "trust")
 _OF_TEXTS = ("text", "about", "base_model", "public", "public_why")
 
 
@@ -250,11 +256,9 @@ class RoundShown:
 def rounds_shown(plan: FederatedPlan) -> list[RoundShown]:
     """What each round sums."""
     found = []
-    for (name, tables), each in zip(plan.rounds, plan.sums, strict=True):
+    for index, ((name, tables), each) in enumerate(zip(plan.rounds, plan.sums, strict=True)):
         purpose = next(words for prefix, words in _PURPOSES.items() if name.startswith(prefix))
-        variances = (number * each.share_variance for number in (each.minimum, each.participants))
-        fewest, most = (math.sqrt(variance) / each.scale for variance in variances)
-        found.append(RoundShown(purpose, tables, each.length, (fewest, most)))
+        found.append(RoundShown(purpose, tables, each.length, plan.noise_of(index)))
     return found
 
 
@@ -294,16 +298,17 @@ def terms_in_words(plan: FederatedPlan) -> FederatedTerms:
         pictures=plan.pictures is not None,
         texts=isinstance(plan, TextEvolutionPlan),
         foundation=foundation,
+        trust=plan.trust,
     )
 
 
 def protections_in_words(plan: FederatedPlan) -> list[ProtectionInWords]:
     """The guarantee against each party (`federation.trust`)."""
-    numbers = next(
-        item
-        for item in protections("distributed", plan.sums, plan.guarantee.delta, plan.event)
-        if item.party == "recipient"
-    )
+    cost: Any = plan.sums if plan.trust == "distributed" else plan.event
+    if plan.trust == "local":
+        cost = plan.guarantee.epsilon
+    found = protections(plan.trust, cost, plan.guarantee.delta, plan.event)
+    numbers = next(item for item in found if item.party == "recipient")
     assert numbers.epsilon is not None and numbers.delta is not None  # noqa: S101  (recipients always have a guarantee)
     return federated_words.protections(terms_in_words(plan), numbers.epsilon, numbers.delta)
 
@@ -319,6 +324,7 @@ def plan_shown(plan: FederatedPlan) -> dict[str, Any]:
         "text": plan.text_column if isinstance(plan, TextEvolutionPlan) else None,
         "participants": plan.terms.participants,
         **{name: getattr(plan.terms, name) for name in _SHOWN},
+        "trust": plan.trust,
         "rounds": [asdict(item) for item in rounds_shown(plan)],
         "guarantee": plan.guarantee.to_json(),
         "unit": federated_words.units(terms_in_words(plan)),
@@ -353,5 +359,5 @@ def table_of_rounds(plan: FederatedPlan) -> Iterator[tuple[str, str, str, str, s
     terms = plan.terms
     for number, item in enumerate(rounds_shown(plan), start=1):
         low, high = map(rounded, item.noise)
-        noise = low if terms.minimum == len(terms.participants) else f"{low} to {high}"
+        noise = low if low == high or terms.minimum == len(terms.participants) else f"{low} to {high}"
         yield str(number), item.purpose, str(item.tables), f"{item.most_cells:,}", noise

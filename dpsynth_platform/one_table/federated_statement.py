@@ -39,6 +39,16 @@ def without(plan: FederatedPlan, took_part: TookPart) -> list[str]:
     return [f"Without {', '.join(names)}: no reply, or refused by a policy, a ledger or a person."] if names else []
 
 
+_OPENED = {
+    "distributed": "each with Skellam noise; only sums of all who finished were opened.",
+    "central": "whose exact sums over all who finished were opened to the coordinator, and to nobody else.",
+    "local": "of private reports; only sums over all who finished were opened.",
+}
+_SHOWN = {
+    "distributed": "noisy sums",
+    "central": "exact sums, to the coordinator alone,",
+    "local": "sums of private reports",
+}
 _METHODS = {"pld": "privacy loss distributions", "renyi": "Renyi differential privacy"}
 
 
@@ -88,7 +98,8 @@ class FederatedStatement:
         parts = [*([tables] if self.plan.domain else []), *([f"{vectors} {what}"] if vectors else [])]
         return [
             f"Made by the method {sealed.method} for the dataset {sealed.dataset}: {' and '.join(parts)} in "
-            f"{number_of(len(rounds), 'round')}, each with Skellam noise; only sums of all who finished were opened.",
+            f"{number_of(len(rounds), 'round')}, {_OPENED[self.plan.trust]}",
+            *([] if self.plan.trust == "distributed" else [f"Of these: {self.plan.described()['event']}."]),
             *read_in_words(self.plan),
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             f"This table: {number_of(self.rows, 'synthetic row')}.",
@@ -122,7 +133,12 @@ class FederatedStatement:
             f"-differentially private: epsilon {upper_bound(guarantee.epsilon)}, delta {upper_bound(guarantee.delta)} "
             f"for one {guarantee.unit} with at most {number_of(guarantee.max_contributions, 'record')} over all "
             f"participants ({guarantee.adjacency}). That is a {guarantee.tier} guarantee. The rows stayed with "
-            f"{len(self.took_part.started)} participants, of whom only noisy sums were opened.",
+            f"{len(self.took_part.started)} participants, of whom only {_SHOWN[self.plan.trust]} were opened.",
+            *(
+                ["", f"It is pure: delta is 0 at epsilon {upper_bound(self.plan.guarantee.epsilon)}."]
+                if self.plan.trust == "local"
+                else []
+            ),
             *section(
                 "Whom it protects",
                 [*federated_words.units(terms_in_words(self.plan)), f"Hidden is {HIDDEN[guarantee.adjacency]}."],

@@ -296,6 +296,7 @@ def _auditor(
             },
             "run_cap": {"epsilon": guarantee.epsilon, "delta": guarantee.delta},
             "methods": [plan.sealed.method],
+            "trust": [plan.trust],
             "columns": list(plan.reads),
             "participants": dict(roster),
             "coordinator": coordinator,

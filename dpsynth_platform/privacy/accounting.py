@@ -37,6 +37,7 @@ from dpsynth_platform.privacy.events import (
     GaussianMeasuresEvent,
     GaussianSumsEvent,
     GaussianVotesEvent,
+    LocalReportsEvent,
     SampledGaussianEvent,
     SkellamCountsEvent,
     SkellamSumsEvent,
@@ -123,9 +124,9 @@ def cost(event: DpEvent) -> Cost:
     """Upper bound on the event's Renyi divergence at every order of `ORDERS`, and its slack on delta.
 
     Discrete and continuous Gaussian counts, and votes: alpha L2^2 / (2 sigma^2) (Canonne, Kamath & Steinke 2020,
-    proposition 5, for vectors). Skellam noise: `skellam`. Bounded-range selection: alpha epsilon^2 / 8 (Cesar & Rogers
-    2021, lemma 4.2), never above epsilon. Sampled Gaussian: `sampled`. Thresholded counts: `threshold_slack`. Parallel
-    branches: the largest, order by order. The best of runs: `_best_run_curve`.
+    proposition 5, for vectors). Skellam noise: `skellam`. Private reports: `pure_renyi`. Bounded-range selection: alpha
+    epsilon^2 / 8 (Cesar & Rogers 2021, lemma 4.2), never above epsilon. Sampled Gaussian: `sampled`. Thresholded
+    counts: `threshold_slack`. Parallel branches: the largest, order by order. The best of runs: `_best_run_curve`.
 
     Raises:
         AccountingError: an event that cannot be accounted for, or whose slack is 1 or more.
@@ -282,6 +283,10 @@ def _way_epsilon(way: tuple[tuple[DpEvent, int], ...], delta: float) -> float | 
         pure -= times * math.log1p(-slack)
         counted[_core(leaf)] += times
     error = fft_error(counted.total())
+    # What is pure adds up (basic composition), also beyond what grids and a small delta allow.
+    most = sum(leaf.epsilon * times if isinstance(leaf, LocalReportsEvent) else math.inf for leaf, times in way)
+    if way and delta < FFT_MARGIN * error and most < math.inf:
+        return most
     if delta < FFT_MARGIN * error or not all(_reached(leaf) for leaf in counted):
         return None
     widest = max(_largest_loss(leaf, times) for leaf, times in counted.items()) / MAX_LOSSES
@@ -293,7 +298,7 @@ def _way_epsilon(way: tuple[tuple[DpEvent, int], ...], delta: float) -> float | 
             composed = distribution if composed is None else composed.compose(distribution, TAIL_MASS)
     if composed is None:
         return 0.0
-    return float(composed.get_epsilon_for_delta(delta - error)) + pure
+    return min(float(composed.get_epsilon_for_delta(delta - error)) + pure, most)
 
 
 def _repeated(distribution: Any, times: int) -> Any:
@@ -346,6 +351,28 @@ def kept_range(masses: Array, times: int) -> tuple[int, int]:
         last = min(last, math.ceil((times * math.log(masses @ rising) + allowed) * size / order))
         first = max(first, math.floor(-(times * math.log(masses @ falling) + allowed) * size / order))
     return first, last
+
+
+def pure_renyi(epsilon: float, orders: Array) -> Array:
+    """The largest Renyi divergence of any epsilon-DP mechanism, at each order.
+
+    Every such mechanism is post-processing of a coin that says which of two neighbours it is, and lies with probability
+    q = 1 / (1 + e^epsilon) (Kairouz, Oh & Viswanath 2015, theorem 2.1). So its divergence is at most the coin's,
+    log(p^a q^(1-a) + q^a p^(1-a)) / (a - 1) with p = 1 - q; that is at most a epsilon^2 / 2 (Bun & Steinke 2016,
+    proposition 3.3), and epsilon.
+    """
+    sums = np.logaddexp(epsilon * orders, epsilon * (1 - orders)) - np.logaddexp(0.0, epsilon)
+    found = (sums + 1e-14 * (1 + epsilon * orders)) / (orders - 1)  # beyond what the difference is rounded by
+    least: Array = np.minimum(found, np.minimum(orders * epsilon**2 / 2, epsilon))
+    return least
+
+
+def pure_hockey_stick(epsilon: float, epsilons: Array) -> Array:
+    """The largest delta(e) of any epsilon-DP mechanism, at each e from 0 up: that of the coin in `pure_renyi`."""
+    deltas: Array = np.maximum(np.exp(-epsilon) - np.exp(epsilons - 2 * epsilon), 0.0) / (
+        np.exp(-2 * epsilon) + np.exp(-epsilon)
+    )
+    return deltas
 
 
 def bounded_range_hockey_stick(epsilon_range: float, epsilons: Array) -> Array:
@@ -549,6 +576,8 @@ def _leaf_curve(leaf: DpEvent, times: int) -> Array:
         return times * _best_run_curve(leaf)
     if isinstance(leaf, BoundedRangeSelectionEvent):
         return times * np.minimum(orders * leaf.epsilon**2 / 8, leaf.epsilon)
+    if isinstance(leaf, LocalReportsEvent):
+        return times * pure_renyi(leaf.epsilon, orders)
     if isinstance(leaf, SampledGaussianEvent):
         sampled = (leaf.noise_multiplier, leaf.sampling_probability, leaf.most_in_sample, replaces(leaf.adjacency))
         return times * np.array(sampled_gaussian_renyi(*sampled))
@@ -582,7 +611,7 @@ def _reached(leaf: DpEvent) -> bool:
         return False
     if _largest_loss(leaf) > MAX_LOSS:
         return False
-    if isinstance(leaf, BoundedRangeSelectionEvent):
+    if isinstance(leaf, BoundedRangeSelectionEvent | LocalReportsEvent):
         return True
     if isinstance(leaf, SampledGaussianEvent):
         sampled = leaf.sampling_probability < 1
@@ -613,13 +642,15 @@ def _largest_loss(leaf: DpEvent, times: int = 1) -> float:
     """
     if isinstance(leaf, BoundedRangeSelectionEvent):
         return _choices_reach(leaf.epsilon, min(times, CHOICES_AT_ONCE))
+    if isinstance(leaf, LocalReportsEvent):
+        return leaf.epsilon
     ratio = _ratio(leaf)
     return ratio**2 / 2 + (TAIL_SIGMAS + 1) * ratio
 
 
 def _interval(leaf: DpEvent) -> float:
     """Grid of losses: a power of two, about a thirtieth of the leaf's typical loss."""
-    if isinstance(leaf, BoundedRangeSelectionEvent):
+    if isinstance(leaf, BoundedRangeSelectionEvent | LocalReportsEvent):
         typical, finest = leaf.epsilon / 2, -18
     elif isinstance(leaf, SampledGaussianEvent):
         # Samples with the unit have losses far above the typical one: the grid must be wide, so it cannot be as fine.
@@ -672,6 +703,11 @@ def _tabulated_pmf(leaf: DpEvent, at_once: int, interval: float) -> Any:
         else:
             epsilons, found = bounded_range_curve(leaf.epsilon, at_once)
             above = np.interp(np.exp(half), np.exp(epsilons), found)
+        deltas = np.concatenate([_mirrored(half, above)[:0:-1], above])
+    elif isinstance(leaf, LocalReportsEvent):
+        last = math.ceil(leaf.epsilon / interval)
+        half = interval * np.arange(last + 1, dtype=np.float64)
+        above = pure_hockey_stick(leaf.epsilon, half)
         deltas = np.concatenate([_mirrored(half, above)[:0:-1], above])
     else:
         last = math.ceil(_largest_loss(leaf) / interval)

@@ -257,6 +257,32 @@ class SkellamSumsEvent(_SkellamNoise):
 
 
 @attr.frozen
+class LocalReportsEvent(DpEvent):  # type: ignore[misc]
+    """One unit's report, epsilon-DP by itself (`federation.local_reports`): pure, delta 0.
+
+    Whatever is seen of it is post-processing, also if reports of all units are summed. A unit makes one report: its
+    record is replaced by another one, and whether it reports is not hidden, so that `replace-one` and one record are
+    the only neighbours.
+
+    Attributes:
+        epsilon: the logarithm of any report's chances under two records differs by at most this.
+        adjacency: `replace-one`.
+        max_contributions: 1.
+    """
+
+    epsilon: float = attr.field(validator=_positive)
+    adjacency: str
+    max_contributions: int
+
+    def __attrs_post_init__(self) -> None:
+        check_adjacency(self.adjacency, self.max_contributions)
+        if (self.adjacency, self.max_contributions) != ("replace-one", 1):
+            raise AccountingError(
+                f"reports of {self.max_contributions} records under {self.adjacency}; accepted: one, under replace-one"
+            )
+
+
+@attr.frozen
 class ThresholdedEvent(DpEvent):  # type: ignore[misc]
     """Partition selection: noisy counts of the cells that occur, of which only those from a threshold up are shown.
 
@@ -681,6 +707,7 @@ LEAF_KINDS: dict[str, type[Any]] = {
     "gaussian-sums": GaussianSumsEvent,
     "skellam-counts": SkellamCountsEvent,
     "skellam-sums": SkellamSumsEvent,
+    "local-reports": LocalReportsEvent,
     "thresholded-counts": ThresholdedCountsEvent,
     "thresholded-gaussian-counts": ThresholdedGaussianCountsEvent,
     "sampled-gaussian": SampledGaussianEvent,

@@ -36,6 +36,17 @@ _OF_TEXTS = (
     "of whom the texts of several units tell are no unit and have no guarantee of their own.",
     "Whether a participant has any text: without one, its node does not come up.",
 )
+_OF_TRUST = {
+    "central": (
+        "A record against the coordinator: it opens the participants' exact sums and draws the noise. Until a run is "
+        "complete, what it keeps on disk, restricted, opens them again. It is trusted with them.",
+    ),
+    "local": (
+        "How many units a participant has, and how many of them report on each column: public, as neighbours differ in "
+        "what a unit's record is and not in whether there is one.",
+    ),
+}
+"""By who adds the noise (`federation.trust`), where that is not each participant."""
 _OF_THE_AUDIT = (
     "What the audit does not try: it attacks what all see, sums with the noise of everybody who finished. Those who "
     "know shares of the noise see sums with less, as the guarantee counts them.",
@@ -60,6 +71,7 @@ class FederatedTerms:
         auditor: whether the coordinator has a participant of its own, whose rows are canaries.
         pictures, texts: whether any are read.
         foundation: what makes candidate pictures or texts; None where none evolve.
+        trust: who adds the noise (`federation.trust`).
     """
 
     names: Sequence[str]
@@ -73,6 +85,7 @@ class FederatedTerms:
     pictures: bool = False
     texts: bool = False
     foundation: str | None = None
+    trust: str = "distributed"
 
     @classmethod
     def of(cls, contract: DataContract) -> FederatedTerms | None:
@@ -100,6 +113,7 @@ class FederatedTerms:
             pictures=image is not None,
             texts=text is not None,
             foundation=foundation,
+            trust=federation.trust,
         )
 
     @property
@@ -141,8 +155,30 @@ def protections(terms: FederatedTerms, epsilon: float, delta: float) -> list[Pro
     """A line for each party that sees something of a run. No participant protects records from itself.
 
     Args:
-        epsilon, delta: of the opened sums, against all who do not know more shares of noise than the plan says.
+        epsilon, delta: of the opened sums, against all who do not know more shares of noise than the plan says; of
+            what the coordinator shows, where it adds the noise; or of a unit's report.
     """
+    if terms.trust == "central":
+        noise = "the coordinator's noise, which it adds once, before anything depends on a sum"
+        shown = "the coordinator, which opens exact sums" + (", with its auditor" if terms.auditor else "")
+        return [
+            ProtectionInWords(shown, None, None, "nothing: it is trusted with exact sums of all who finish a round"),
+            ProtectionInWords(
+                "all other participants, together and without the coordinator",
+                epsilon,
+                delta,
+                f"{noise}; that masks and signatures are not broken, now or later",
+            ),
+            ProtectionInWords("all who see the synthetic table", epsilon, delta, noise),
+        ]
+    if terms.trust == "local":
+        report = "the noise of the unit's own report alone: not on masks, other reports or their order"
+        parties = (
+            "the coordinator, which opens the sums of reports" + (", with its auditor" if terms.auditor else ""),
+            "all other participants, together and with the coordinator",
+            "all who see the synthetic table",
+        )
+        return [ProtectionInWords(party, epsilon, delta, report) for party in parties]
     others = number_of(terms.colluders, "participant")
     rests = (
         f"the noise of at least {number_of(terms.honest, 'honest participant')} of the {terms.minimum} or more that "
@@ -183,9 +219,10 @@ def units(terms: FederatedTerms) -> list[str]:
 
 def not_covered(terms: FederatedTerms) -> list[str]:
     """What no noise of a run protects."""
-    found = [*ALWAYS_NOT_COVERED, *(_OF_PICTURES if terms.pictures else ()), *(_OF_TEXTS if terms.texts else ())]
+    found = [*_OF_TRUST.get(terms.trust, ()), *ALWAYS_NOT_COVERED]
+    found += [*(_OF_PICTURES if terms.pictures else ()), *(_OF_TEXTS if terms.texts else ())]
     if terms.auditor:
-        found += _OF_THE_AUDIT
+        found += _OF_THE_AUDIT if terms.trust == "distributed" else ()
     elif terms.pictures or terms.texts:
         found.append(_UNAUDITED.format(what="pictures" if terms.pictures else "texts"))
     if terms.foundation is not None:
@@ -203,7 +240,7 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
     own = ", and clips what the pictures of one unit add to a sum." if terms.pictures else "."
     if terms.texts:
         own = ", and limits what the votes of one unit's texts add to a sum."
-    found = (
+    noise: tuple[tuple[str, str, str], ...] = (
         (
             f"No more than {terms.colluders} of the participants are curious together, also with the coordinator. So "
             f"at least {number_of(terms.honest, 'participant')} of those that finish a round are honest: they keep to "
@@ -227,6 +264,37 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
             "participant's sums with that participant's share of the noise alone. For all who see nothing but the "
             "table, the guarantee does not rest on it.",
         ),
+    )
+    if terms.trust == "central":
+        noise = (
+            (
+                "The coordinator draws the noise of the plan once for each sum, and shows no sum without it.",
+                "as declared",
+                f"It opens exact sums of at least {terms.minimum} participants, which add no noise.{auditor} Noisy "
+                "counts and choices are on its disk before anything depends on them, and a run that continues takes "
+                "these in place of new draws. No participant can see whether it did.",
+            ),
+            ("The network may read, lose, delay, repeat and make up messages.", *noise[1][1:]),
+            (
+                noise[2][0],
+                noise[2][1],
+                "X25519, HKDF-SHA256, AES-256 in counter mode, ChaCha20-Poly1305, Ed25519. Who breaks it sees each "
+                "participant's exact counts. For all who see nothing but the table, the guarantee does not rest on it.",
+            ),
+        )
+    elif terms.trust == "local":
+        noise = (
+            (
+                "The participant that has a unit's record draws its report as planned, once, and shows no other.",
+                "as declared",
+                "A report says of one column, chosen by a fair draw that does not depend on the record, what its kind "
+                "says with the chances that the plan names. Nothing else of the record leaves the participant. No "
+                "shuffling is assumed, and no amplification is claimed.",
+            ),
+            noise[1],
+        )
+    found = (
+        *noise,
         (
             "Each participant has the public keys of the others and its policy from its own hands.",
             "as declared",

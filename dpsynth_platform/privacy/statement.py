@@ -39,6 +39,7 @@ from dpsynth_platform.privacy.events import (
     GaussianMeasuresEvent,
     GaussianSumsEvent,
     GaussianVotesEvent,
+    LocalReportsEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
     SkellamCountsEvent,
@@ -137,6 +138,7 @@ _COUNTS = (
     DiscreteGaussianCountsEvent,
     GaussianCountsEvent,
     SkellamCountsEvent,
+    LocalReportsEvent,
     ThresholdedCountsEvent,
     ThresholdedGaussianCountsEvent,
 )
@@ -157,7 +159,7 @@ def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:
     words = WORDS[method] if counted else _WORDS_ON_TEXTS_ALONE.get(method, WORDS[method])
     if any(isinstance(leaf, SampledGaussianEvent) for leaf, _ in leaves(tree)):
         words = _WORDS_TRAINED.get(method, words)
-    if any(isinstance(leaf, SkellamCountsEvent | SkellamSumsEvent) for leaf, _ in leaves(tree)):
+    if any(isinstance(leaf, SkellamCountsEvent | SkellamSumsEvent | LocalReportsEvent) for leaf, _ in leaves(tree)):
         words = _WORDS_FEDERATED.get(method, words)
     if words.rounds_of_votes and _has_single_histogram(tree):
         return replace(words, votes=_text("votes_and_last_histogram", votes=words.votes))
@@ -424,7 +426,10 @@ def privacy_statement(
             *(
                 (*_randomness(tree, words), *_about_contract(contract))
                 if federated is None
-                else (Assumption(**item) for item in federated_words.assumptions(federated))
+                else (
+                    *_randomness_of(tree, words, federated),
+                    *(Assumption(**item) for item in federated_words.assumptions(federated)),
+                )
             ),
             _started(attempts, separate_audit_model=contract.separate_audit_model, federated=federated is not None),
         ),
@@ -437,14 +442,31 @@ def privacy_statement(
         verification=_verification(tree),
         weak_reason=contract.privacy.accept_weak_guarantee if claimed.tier == "weak" else None,
         against=tuple(
-            () if federated is None else federated_words.protections(federated, claimed.epsilon, claimed.delta)
+            ()
+            if federated is None
+            else (item for item in _protections(tree, federated, claimed) if item.epsilon is not None)
         ),
     )
 
 
+def _randomness_of(tree: DpEvent, words: MechanismWords, terms: FederatedTerms) -> Iterator[Assumption]:
+    """Of noise that the coordinator draws, which is that of the central mechanism."""
+    if terms.trust == "central":
+        yield from _randomness(tree, words)
+
+
+def _protections(tree: DpEvent, terms: FederatedTerms, claimed: Guarantee) -> list[ProtectionInWords]:
+    """The guarantee against each party. That there is none against one is said by what is not covered, too."""
+    reports = [leaf.epsilon for leaf, _ in leaves(tree) if isinstance(leaf, LocalReportsEvent)]
+    if reports:
+        return federated_words.protections(terms, sum(reports), 0.0)
+    return federated_words.protections(terms, claimed.epsilon, claimed.delta)
+
+
 def _setting_of(terms: FederatedTerms) -> str:
     number, names = number_of(len(terms.names), "participant"), ", ".join(terms.names)
-    return _text("setting_of_participants", number=number, names=names, minimum=terms.minimum)
+    setting = {"central": "setting_of_trusted_coordinator", "local": "setting_of_reports"}
+    return _text(setting.get(terms.trust, "setting_of_participants"), number=number, names=names, minimum=terms.minimum)
 
 
 def _not_covered_of(

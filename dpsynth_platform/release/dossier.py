@@ -419,7 +419,9 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
         if material.get(part) is not None:
             material[part] = PurePath(material[part]).name
     if (federation := contract.source.federation) is not None:
-        kept["federation"] = federation.model_dump() | {"participants": sorted(federation.participants)}
+        # Who adds the noise is said by the statement's setting.
+        shown_of_it = federation.model_dump(exclude={"trust"})
+        kept["federation"] = shown_of_it | {"participants": sorted(federation.participants)}
     shown = ("approvals", "cadence", *(["max_missing"] if contract.release.max_missing is not None else []))
     return kept | {"release": {key: whole["release"][key] for key in shown}}
 

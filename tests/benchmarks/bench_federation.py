@@ -1,6 +1,7 @@
 """Federated tables and pictures beside the central ones. Not a test: run it, and it prints tables.
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py            # about half an hour of a core
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --trust central --methods independent mst
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --pictures --epsilons 1 8
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --methods arn --divisions evenly
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_federation.py --methods arn mst --clients 1000 --epsilons 4 8
@@ -87,7 +88,13 @@ class Wires:
 
 
 def planned(
-    columns: Mapping[str, Any], rows: int, method: str, epsilon: float, clients: int = 0, most: int = 1
+    columns: Mapping[str, Any],
+    rows: int,
+    method: str,
+    epsilon: float,
+    trust: str = "distributed",
+    clients: int = 0,
+    most: int = 1,
 ) -> FederatedPlan:
     """A plan for rows that are units each, or for clients that are, with so many rows at most."""
     options = FederatedOptions(
@@ -101,6 +108,7 @@ def planned(
         minimum=MINIMUM,
         colluders=COLLUDERS,
         most_records=rows,
+        trust=trust,
     )
     return federated_plan(options, ROSTER)
 
@@ -132,21 +140,22 @@ def federated(
 
 
 def _policy(name: str, plan: FederatedPlan) -> Policy:
-    unit = plan.guarantee.unit
-    cap = Cap(epsilon=10.0, delta=QUALITY_DELTA)
+    guarantee, cap = plan.guarantee, Cap(epsilon=10.0, delta=QUALITY_DELTA)
     return Policy(
         name=name,
         dataset="benchmark",
         family=FamilyBudget(
             family="benchmark",
-            unit=unit,  # type: ignore[arg-type]  # one of the accepted
+            unit=guarantee.unit,  # type: ignore[arg-type]  # one of the accepted
             namespace="person",
             mode="family",
             cap=cap,
+            adjacency=guarantee.adjacency,  # type: ignore[arg-type]  # one of the accepted
         ),
         run_cap=cap,
         methods=["mst", "aim", "independent", "arn", "image_moments"],
         columns=list(plan.reads),
+        trust=[plan.trust],  # type: ignore[list-item]  # one of the accepted
         participants={each: _public(key) for each, key in KEYS.items()},
         coordinator=_public(COORDINATOR),
         approval="policy",
@@ -166,7 +175,14 @@ def distances(plan: FederatedPlan, table: pa.Table, made: pa.Table) -> str:
     return "".join(f"{part:10.4f}" for part in parts)
 
 
-def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...], hows: tuple[str, ...], clients: int) -> None:
+def run(
+    data: Path,
+    methods: tuple[str, ...],
+    epsilons: tuple[float, ...],
+    trust: str,
+    hows: tuple[str, ...],
+    clients: int,
+) -> None:
     """Prints the table."""
     table = pq.read_table(data / "adult/adult_dp2stage_split.parquet").drop(["split"])
     columns: dict[str, Any] = {name: adult_columns()[name] for name in table.column_names}
@@ -178,7 +194,7 @@ def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...], hows:
     ways = [("evenly", client % len(NAMES))] if clients else [each for each in divisions(table) if each[0] in hows]
     if clients:
         say(f"{clients} clients of at most {bound} rows, each of them a unit, divided at random")
-    say(f"adult, {table.num_rows} rows, {len(NAMES)} participants, minimum {MINIMUM}, colluders {COLLUDERS}")
+    say(f"adult, {table.num_rows} rows, {len(NAMES)} participants, minimum {MINIMUM}, colluders {COLLUDERS}, {trust}")
     say(f"{'':44}{'single':>10}{'pairs':>10}   seconds   kB a participant")
     for method in methods:
         for epsilon in epsilons:
@@ -186,7 +202,7 @@ def run(data: Path, methods: tuple[str, ...], epsilons: tuple[float, ...], hows:
             for how, division in ways:
                 for silent in (0, 2) if how == "evenly" else (0,):
                     began = time.process_time()
-                    plan = planned(columns, table.num_rows, method, epsilon, clients, bound)
+                    plan = planned(columns, table.num_rows, method, epsilon, trust, clients, bound)
                     made, sent = federated(plan, rows, division, silent)
                     seconds, least, most = time.process_time() - began, min(sent.values()), max(sent.values())
                     label = f"{what}, {how}" + (f", {silent} silent" if silent else "")
@@ -267,6 +283,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="*", default=("independent", "mst", "aim"))
     parser.add_argument("--epsilons", nargs="*", type=float, default=EPSILONS)
+    parser.add_argument("--trust", default="distributed", choices=("distributed", "central", "local"))
     parser.add_argument("--divisions", nargs="*", default=("evenly", "by age", "unevenly"))
     parser.add_argument("--clients", type=int, default=0, help="units with many rows, in place of a unit for each row")
     parser.add_argument("--pictures", action="store_true", help="pictures of digits in place of the table")
@@ -280,6 +297,7 @@ if __name__ == "__main__":
         Path(os.environ["DPSYNTH_BENCH_DATA"]),
         tuple(chosen.methods),
         tuple(chosen.epsilons),
+        chosen.trust,
         tuple(chosen.divisions),
         chosen.clients,
     )

@@ -39,6 +39,11 @@ def contract_of(**changes: Any) -> Any:
 
 
 FEDERATION = "source.federation."
+LOCAL = {
+    FEDERATION + "trust": "local",
+    "generate.method": "independent",
+    "privacy.adjacency": "replace-one",
+}
 TEXTS = {
     "columns.note": {"type": "text"},
     "generate": {"method": "aug_pe", "rows": 30, "text": {"column": "note", "evolution": {"about": "short notes"}}},
@@ -60,6 +65,30 @@ TEXTS = {
         ({FEDERATION + "participants": {"north": 64 * "0", AUDITOR: 64 * "1"}}, "auditor is the coordinator's own"),
         ({FEDERATION + "participants": dict.fromkeys(NAMES, 64 * "0")}, "two have the same key"),
         ({FEDERATION + "participants": dict.fromkeys(NAMES, "key")}, "64 hexadecimal digits, as `dpsynth node key`"),
+        (
+            {FEDERATION + "trust": "nobody"},
+            "source.federation.trust: 'nobody'; accepted: 'distributed', 'central' or 'local'",
+        ),
+        (
+            {**TEXTS, FEDERATION + "trust": "central"},
+            "generate.method: 'aug_pe' with source.federation and trust: central; accepted: independent, mst, aim",
+        ),
+        (
+            {FEDERATION + "trust": "local"},
+            "generate.method: 'mst' with source.federation and trust: local; accepted: independent",
+        ),
+        (
+            {FEDERATION + "trust": "local", "generate.method": "independent"},
+            "privacy.adjacency: add-or-remove with source.federation.trust: local; accepted: replace-one",
+        ),
+        (
+            {**LOCAL, "privacy.max_contributions": 2},
+            "privacy.max_contributions: 2 with source.federation.trust: local; accepted: 1",
+        ),
+        (
+            {**LOCAL, FEDERATION + "silos": 2},
+            "source.federation.silos: 2 with source.federation.trust: local; accepted: 1",
+        ),
         ({"source.format": "delta"}, "federation: with the format delta; accepted: with format: federated"),
         ({"source.uri": "/srv/meals"}, "accepted: federation://NAME with format: federated"),
         ({"source.federation": None}, "federation: missing with the format federated; accepted: participants, minimum"),
@@ -148,6 +177,47 @@ def test_keys_of_participants_are_no_part_of_a_mechanism() -> None:
     assert found.mechanism_snapshot() == contract_of().mechanism_snapshot()
     fewer = {name: keys[name] for name in NAMES[:3]}
     assert contract_of(**{FEDERATION + "participants": fewer}).mechanism_snapshot() != found.mechanism_snapshot()
+
+
+def test_who_adds_the_noise_is_part_of_a_mechanism_unless_each_participant_does() -> None:
+    """Contracts without the key keep their digests."""
+    plain, said = contract_of(), contract_of(**{FEDERATION + "trust": "distributed"})
+    assert plain.snapshot() == said.snapshot() and plain.digest() == said.digest()
+    assert "trust" not in plain.snapshot()["source"]["federation"]
+    other = contract_of(**{FEDERATION + "trust": "central"})
+    assert other.mechanism_snapshot() != plain.mechanism_snapshot()
+    assert "trust" not in plan_of_contract(plain).parameters
+
+
+def test_a_trusted_coordinator_has_the_noise_and_the_words_of_a_central_run() -> None:
+    found = contract_of(**{FEDERATION + "trust": "central", FEDERATION + "silos": 2})
+    sealed = plan_of_contract(found)
+    statement = privacy_statement(found, FAMILY_OF_GUESTS, sealed.event, words_of("mst", sealed.event))
+    assert statement.setting.startswith("Central model:") and "no guarantee against it" in statement.setting
+    assert [item.epsilon for item in statement.against] == 2 * [statement.guarantee.epsilon]
+    assert statement.not_covered[0].startswith("A record against the coordinator")
+    said = " ".join(f"{item.assumption} {item.because}" for item in statement.assumptions)
+    assert "Gaussian" in said and "Skellam" not in said and "exponential mechanism" in said
+    assert "sees each participant's exact counts" in said
+    shown = described(found, sealed)
+    assert "3 choices of a pair of columns" in shown["event"] and "all drawn by the coordinator" in shown["event"]
+    assert shown["expected_error_per_one_way_cell"] > 0 and shown["participants"] == sorted([*NAMES, AUDITOR])
+
+
+def test_private_reports_hold_against_everybody_with_delta_0() -> None:
+    found = contract_of(**LOCAL)
+    sealed = plan_of_contract(found)
+    family = FAMILY_OF_GUESTS.model_copy(update={"adjacency": "replace-one"})
+    statement = privacy_statement(found, family, sealed.event, words_of("independent", sealed.event))
+    assert statement.setting.startswith("Local model:")
+    assert [(item.epsilon, item.delta) for item in statement.against] == 3 * [(2.0, 0.0)]
+    assert statement.guarantee.epsilon <= 2.0 and statement.covered[0].startswith("Private reports (1 of each unit")
+    said = " ".join(f"{item.assumption} {item.because}" for item in statement.assumptions)
+    assert "no amplification is claimed" in said and "Skellam" not in said and "X25519" not in said
+    assert statement.not_covered[0].startswith("How many units a participant has")
+    shown = described(found, sealed)
+    assert [item["column"] for item in shown["reports"]] == ["drink", "food", "town", "age"]
+    assert "one private report of each unit, on one of 4 columns" in shown["event"]
 
 
 def test_a_statement_of_pictures_says_what_makes_candidates_and_sees_them() -> None:

@@ -233,6 +233,16 @@ CONTRACTS: dict[str, tuple[tuple[str, ...], Any, str]] = {
         3,
         "people.yaml: generate.epoch: unknown key; accepted: base_model, constraints, image, language, method, network",
     ),
+    "noise by somebody else": (
+        ("source", "federation"),
+        {
+            "participants": {"north": 64 * "a", "south": 64 * "b"},
+            "minimum": 2,
+            "most_records": 100,
+            "trust": "everybody",
+        },
+        "people.yaml: source.federation.trust: 'everybody'; accepted: 'distributed', 'central' or 'local'",
+    ),
     "negative epsilon": (
         ("privacy", "guarantee", "epsilon"),
         -1.0,

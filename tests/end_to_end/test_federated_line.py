@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from dagster._core.errors import DagsterExecutionInterruptedError
 from deployment import Deployment
-from federated_cases import COLUMNS, KEYS, NAMES, participant, plan_of, policy_document, public, rows
+from federated_cases import COLUMNS, KEYS, NAMES, SCHEMA, participant, plan_of, policy_document, public, rows
 from line_cases import Ran, ledger_of, lineage_of, run_here, storage_of
 from relay_cases import carried
 from test_nodes import Wires, states
@@ -45,9 +45,11 @@ from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.one_table.federated_lineage import coordinator_run
 from dpsynth_platform.operations import federating
 from dpsynth_platform.operations.federating import COORDINATOR, federation_keys
+from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.secrets.vault import Vault
+from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.measured import read_measured
@@ -192,6 +194,63 @@ def test_the_whole_line(place: Path) -> None:
     assert "Who took part: auditor, east, north, south, west" in (folder / "README.md").read_text()
     assert "The auditor is the publisher's own" in page and "Round 3 is the sum of auditor, east" in page
     assert tuple(step.name for step in FEDERATED) == steps_of(separate_audit_model=False, federated=True)
+
+
+def test_the_whole_line_with_the_noise_of_a_trusted_coordinator(place: Path) -> None:
+    """Interrupted once: the noise of the first sums is that of the model."""
+    federation = CONTRACT["source"]["federation"] | {"trust": "central"}
+    deployment = federated(place, source={"federation": federation})
+    refusing = nodes_of(deployment)  # whose policies are for distributed noise
+    assert not deployment.run(Wires(refusing)).success
+    assert states(refusing) == {name: [] for name in NAMES}
+    nodes = nodes_of(deployment, trust=["central"])
+    with ending(10, ConfigurationError("the relay has gone")):  # in the second of two rounds
+        deployment.run(Wires(nodes))
+    (entry,) = ledger_of(deployment).entries()
+    log = storage_of(deployment).location(MEALS, "model") / entry.entry_id / "measurements.jsonl"
+    before = log.read_bytes()
+    assert before.count(b'"one-way"') == 4
+    ran = deployment.run(Wires(nodes))
+    assert ran.success, ran.failures
+    assert log.read_bytes().startswith(before)
+    assert states(nodes) == {name: ["spent"] for name in NAMES} and entries_of(deployment) == ["spent"]
+    folder, dossier = published(deployment)
+    assert verification.verify(deployment.settings, str(folder), None).ok
+    statement = dossier["statement"]
+    assert statement["setting"].startswith("Central model: the rows stay with 4 participants (east, north, south, we")
+    assert [item["party"] for item in statement["against"]] == [
+        "all other participants, together and without the coordinator",
+        "all who see the synthetic table",
+    ]
+    assert statement["not_covered"][0].startswith("A record against the coordinator: it opens the participants' exact")
+    assert any(
+        "The coordinator draws the noise of the plan once" in item["assumption"] for item in statement["assumptions"]
+    )
+    assert dossier["mechanism"]["took_part"]["finished"] == 2 * [[AUDITOR, *NAMES]]
+    alone = generator("mst").plan(
+        parse_contract(deployment.contract, where="test", variables={"DPSYNTH_HOME": "/nowhere"}),
+        SCHEMA,
+        Guarantee(2.0, 1e-5, "user", "add-or-remove", 1),
+    )
+    assert statement["event"] == alone.event
+
+
+def test_the_whole_line_with_private_reports(place: Path) -> None:
+    federation = CONTRACT["source"]["federation"] | {"trust": "local"}
+    parts = {"privacy": {"adjacency": "replace-one"}, "generate": {"method": "independent"}}
+    deployment = federated(place, source={"federation": federation}, **parts)
+    deployment.family["adjacency"] = "replace-one"
+    deployment.write()
+    family = policy_document()["family"] | {"adjacency": "replace-one"}
+    nodes = nodes_of(deployment, trust=["local"], family=family)
+    ran = deployment.run(Wires(nodes))
+    assert ran.success, ran.failures
+    assert states(nodes) == {name: ["spent"] for name in NAMES} and entries_of(deployment) == ["spent"]
+    folder, dossier = published(deployment)
+    assert verification.verify(deployment.settings, str(folder), None).ok
+    assert dossier["statement"]["setting"].startswith("Local model: the rows stay with 4 participants")
+    assert [(item["epsilon"], item["delta"]) for item in dossier["statement"]["against"]] == 3 * [(2.0, 0.0)]
+    assert dossier["statement"]["event"]["kind"] == "local-reports"
 
 
 def test_the_plan_counts_the_auditor_besides(place: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from federated_cases import NAMES, plan_of, rows
 from node_cases import Sockets, coordinator, public, up
+from test_central import central_plan
 
 from dpsynth_platform.federation.rounds import Roster
 from dpsynth_platform.foundation.errors import LedgerError, MechanismFailed
@@ -22,7 +23,7 @@ from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.one_table import federated_run
 from dpsynth_platform.one_table.federated_keys import federation_key
-from dpsynth_platform.one_table.federated_lineage import NodeLineage, own_emitter
+from dpsynth_platform.one_table.federated_lineage import NodeLineage, coordinator_run, own_emitter, participant_run
 from dpsynth_platform.one_table.federated_run import run_federated
 from dpsynth_platform.one_table.place import Place
 
@@ -51,6 +52,17 @@ def graph(directory):
 def events(directory):
     """Recorded there, as (kind, job, event)."""
     return [(found.kind, found.job_name, found.payload) for found in graph(directory).events()]
+
+
+def test_sums_without_noise_have_no_guarantee(tmp_path):
+    """Of a trusted coordinator the model has one, and what participants send has not."""
+    for plan, words in ((plan_of("independent"), "Noisy sums"), (central_plan("independent"), "Exact sums, for the")):
+        made = participant_run(plan, "monday", "north", tmp_path / "north.parquet", "entry")
+        (sums,) = made.outputs
+        promised = [name for name in sums.facets if "uarantee" in name]
+        assert made.description.startswith(words) and bool(promised) == (plan.trust == "distributed")
+        model = coordinator_run(plan, "monday", NAMES, tmp_path / "model").outputs[0]
+        assert [name for name in model.facets if "uarantee" in name]
 
 
 def test_each_place_has_a_run_of_its_own_below_the_coordinator_s(place, check):

@@ -295,6 +295,45 @@ def test_a_plan_in_words(place):
         assert words in " ".join(said.split())
 
 
+@pytest.mark.parametrize(
+    ("trust", "method", "words", "noise"),
+    [
+        ("central", "mst", "exact sums of all who finish a round", "6.96"),
+        ("local", "independent", "the unit's own report alone", None),
+    ],
+)
+def test_plans_with_another_trust(place, tmp_path, trust, method, words, noise):
+    """As commands: what is promised against whom, and runs whose statements say the same."""
+    status, said = place.plan("--trust", trust, "--method", method)
+    assert status == 0, said
+    plan = read_plan(place / "plan.json")
+    assert plan.trust == trust
+    assert noise is None or noise in said
+    found = protections_in_words(plan)
+    assert words in " ".join(item.rests_on for item in found)
+    assert [item.numbers for item in found] == (
+        [("none", "none"), ("2", "1e-05"), ("2", "1e-05")] if trust == "central" else 3 * [("2", "0")]
+    )
+    family = policy_document()["family"] | {"adjacency": plan.guarantee.adjacency}
+    nodes = nodes_of(tmp_path / "nodes", trust=[trust], family=family)
+    made = run_with(nodes, tmp_path / "out", plan, rows=100)
+    document = json.loads((tmp_path / "out/statement.json").read_text())
+    assert [item["epsilon"] for item in document["plan"]["protections"]] == [item.epsilon for item in found]
+    assert document["plan"]["trust"] == trust and made.guarantee.epsilon <= 2
+    text = made.statement.read_text()
+    assert "Skellam" not in text and words in text
+    assert ("It is pure: delta is 0 at epsilon 2." in text) == (trust == "local")
+    assert ("whether they are in the data at all" in text) == (trust == "central")
+
+
+def test_trust_that_a_method_does_not_have_is_refused(place):
+    for trust, method in (("local", "mst"), ("local", "aim")):
+        status, said = place.plan("--trust", trust, "--method", method)
+        assert status == 1 and f"trust '{trust}' with method '{method}'; accepted: independent, or distributed" in said
+    status, said = place.plan("--trust", "local", "--method", "independent", contributions="2")
+    assert status == 1 and "up to 2 records of a unit in all silos; accepted: replace-one, and one record" in said
+
+
 def test_rows_as_units_have_no_ids_in_the_table(place):
     assert place.plan(owners=None, contributions=None, method="independent")[0] == 0
     plan = read_plan(place / "plan.json")

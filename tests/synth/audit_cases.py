@@ -198,6 +198,7 @@ def run(plan, table, *, noise=sample_rounded_gaussian, choose=select_by_exponent
 
 class _Log(MeasurementLog):
     def __init__(self, found):
+        super().__init__(None)
         self.found = found
 
     def counts(self, kind, measured):

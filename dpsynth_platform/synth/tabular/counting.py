@@ -84,7 +84,7 @@ class Records:
         if found is not None:
             return found
         counts = [np.zeros(size, dtype=np.int64) for size in self.domain.sizes]
-        for codes, weights in self._batches():
+        for codes, weights in self.batches():
             for index, size in enumerate(self.domain.sizes):
                 counts[index] += _sums(codes[:, index], weights, size)
         return counts
@@ -112,7 +112,7 @@ class Records:
         sizes = [column.size for column in states]
         shapes = {block: tuple(sizes[index] for index in block) for block in blocks}
         counts = {block: np.zeros(math.prod(shape), dtype=np.int64) for block, shape in shapes.items()}
-        for codes, weights in self._batches():
+        for codes, weights in self.batches():
             merged = [column.state_of[codes[:, index]].astype(np.int64) for index, column in enumerate(states)]
             for block, total in counts.items():
                 cells = merged[block[0]]
@@ -150,7 +150,7 @@ class Records:
             return None
         return SqlCounter(self.engine, self.bounded, self.domain, coding, owners=owners)
 
-    def _batches(self) -> Iterator[tuple[Codes, Counts | None]]:
+    def batches(self) -> Iterator[tuple[Codes, Counts | None]]:
         """Cell codes, and each row's weight; None for equal weights."""
         for batch, weights in self.rows(self.domain.reads):
             yield self.domain.encode(batch), weights

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError, MechanismFailed
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.selection import PrecisionBudget, scale_of_distances
 from dpsynth_platform.privacy.units import RECORD_PARTS, Sensitivity
@@ -56,13 +56,13 @@ class Draws:
         progress("counting columns", 1, 1)
         noisy = []
         for index, counts in enumerate(exact):
-            noisy.append(self._counts("one-way", NoisyCounts((index,), self._noisy(counts, sigma), sigma), log))
+            noisy.append(self._counts("one-way", NoisyCounts((index,), counts, sigma), log))
             progress("measuring columns", index + 1, len(exact))
         return noisy
 
     def joint(self, view: View, counts: Counts, sigma: float, log: MeasurementLog | None = None) -> NoisyCounts:
         """Noisy counts of a view, from its exact ones. Raises `AccountingError` beyond the plan's budget."""
-        return self._counts("joint", NoisyCounts(view.clique, self._noisy(counts, sigma), sigma, view.levels), log)
+        return self._counts("joint", NoisyCounts(view.clique, counts, sigma, view.levels), log)
 
     def distances(self, exact: Mapping[Clique, int], sigma: float, sensitivity: Sensitivity) -> NoisyDistances:
         """Noisy L1 distances of cliques' exact counts from numbers that were fixed beforehand.
@@ -138,16 +138,23 @@ class Draws:
             raise AccountingError("a choice beyond the plan's number of choices; accepted: at most the plan's number")
         self.choices -= 1
         views = [(place, view) for place, (_, scores) in enumerate(tables) for view in scores]
+        if (kept := tables[0][0].kept_choice()) is not None:
+            found = [each for each in views if (each[1].clique, each[1].levels) == kept]
+            if len(found) != 1:
+                raise MechanismFailed("a choice of the last attempt is none of the candidates; accepted: a new run")
+            return found[0]
         scored = [score for _, scores in tables for score in scores.values()]
         place, view = views[select_by_exponential_mechanism(scored, self.epsilon, self.sensitivity)]
         tables[place][0].choice(view.clique, view.levels)
         return place, view
 
-    def _noisy(self, counts: Counts, sigma: float) -> Counts:
-        self.left = self.left.spend(sigma)
-        noisy = sample_rounded_gaussian(counts, sigma * self.parts)
-        return (noisy + self.parts // 2) // self.parts  # to the nearest record
-
-    def _counts(self, kind: str, noisy: NoisyCounts, log: MeasurementLog | None) -> NoisyCounts:
-        (log or self.log).counts(kind, noisy)
-        return noisy
+    def _counts(self, kind: str, exact: NoisyCounts, log: MeasurementLog | None) -> NoisyCounts:
+        """The counts with noise, in records: drawn, or of the mechanism's last attempt. `exact` is sensitive."""
+        log = log or self.log
+        self.left = self.left.spend(exact.sigma)
+        if (kept := log.kept_counts(kind, exact)) is not None:
+            return kept
+        noisy = sample_rounded_gaussian(exact.counts, exact.sigma * self.parts)
+        found = replace(exact, counts=(noisy + self.parts // 2) // self.parts)  # to the nearest record
+        log.counts(kind, found)
+        return found

@@ -3,6 +3,9 @@
 What belongs here: the append-only file `measurements.jsonl` and reading it back. What does not: the draws themselves
 (`learning`, `mst`, `aim`). Every noisy result is on disk before anything depends on it: a crash can lose an unused
 draw, but two draws of one measurement are never both used. A file without its last line, `complete`, is not used.
+
+A mechanism that is made again from its beginning with the log of its last attempt (`MeasurementLog.continued`) gets
+back what is in it, in order, in place of new draws. What it measures otherwise than before ends it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ from dpsynth_platform.synth.tabular.noise import Counts, rounded_gaussian_varian
 
 FILE_NAME = "measurements.jsonl"
 _COMPLETE = {"kind": "complete"}
+_OTHERWISE = (
+    "a mechanism that was interrupted measures otherwise than before, so that it would draw noise a second time; what "
+    "it cost stays spent, and a new attempt is a new spend"
+)
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,8 @@ class Measurements:
 class MeasurementLog:
     """The file while it is written; each call returns only when its line is on disk."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, kept: Sequence[Any] = ()) -> None:
+        self._file, self._kept = file, list(kept)
 
     @classmethod
     @contextmanager
@@ -93,8 +100,61 @@ class MeasurementLog:
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             sync(directory)
             log = cls(file)
-            log._append({"kind": "header", "plan": plan_digest})
+            log._append(_header(plan_digest))
             yield log
+
+    @classmethod
+    @contextmanager
+    def continued(cls, directory: Path, plan_digest: str) -> Iterator[MeasurementLog]:
+        """The file of a mechanism's last attempt, or a new one.
+
+        Raises:
+            MechanismFailed: it is of another plan, or damaged.
+        """
+        path = directory / FILE_NAME
+        if not path.exists() or not (lines := _lines(directory)):
+            path.unlink(missing_ok=True)  # without its first line, it has no draw
+            with cls.create(directory, plan_digest) as log:
+                yield log
+            return
+        if lines[0] != _header(plan_digest):
+            raise MechanismFailed("the stored measurements belong to another plan")
+        whole = path.read_bytes().rpartition(b"\n")[0] + b"\n"
+        with path.open("r+b", buffering=0) as file:
+            file.truncate(len(whole))  # a line that is not whole was not used
+            file.seek(0, os.SEEK_END)
+            os.fsync(file.fileno())
+            yield cls(file, lines[1:])
+
+    def kept_counts(self, kind: str, asked: NoisyCounts) -> NoisyCounts | None:
+        """The noisy marginal that is next in the log of the last attempt; None where nothing is left of it.
+
+        Args:
+            asked: with counts of the same shape, which are not looked at.
+
+        Raises:
+            MechanismFailed: something else is next.
+        """
+        found = self._next(kind)
+        if found is None:
+            return None
+        kept = _noisy(found)
+        if _form(kept) != _form(asked):
+            raise MechanismFailed(_OTHERWISE)
+        return kept
+
+    def kept_choice(self) -> tuple[Clique, tuple[int, ...]] | None:
+        """As `kept_counts`, of a choice."""
+        found = self._next("chosen")
+        return None if found is None else (tuple(found["clique"]), tuple(found["levels"]))
+
+    def _next(self, kind: str) -> Any:
+        if not self._kept:
+            return None
+        found = self._kept.pop(0)
+        if found["kind"] != kind:
+            raise MechanismFailed(_OTHERWISE)
+        return found
 
     def counts(self, kind: str, measured: NoisyCounts) -> None:
         """Appends a noisy marginal (`one-way` or `joint`)."""
@@ -136,9 +196,12 @@ class MeasurementLog:
         self._append({"kind": "values", "column": column, "values": list(values)})
 
     def complete(self) -> None:
-        self._append(_COMPLETE)
+        if self._next(_COMPLETE["kind"]) is None:
+            self._append(_COMPLETE)
 
     def _append(self, document: dict[str, Any]) -> None:
+        if self._kept:
+            raise MechanismFailed(_OTHERWISE)
         line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
         while line:
             line = line[self._file.write(line) :]
@@ -159,7 +222,7 @@ def complete(directory: Path, plan_digest: str) -> None:
     Raises `MechanismFailed` if they are of another plan.
     """
     lines = _lines(directory)
-    if not lines or lines[0] != {"kind": "header", "plan": plan_digest}:
+    if not lines or lines[0] != _header(plan_digest):
         raise MechanismFailed("the stored measurements belong to another plan")
     if lines[-1] != _COMPLETE:
         path = directory / FILE_NAME
@@ -205,9 +268,13 @@ def _complete_lines(directory: Path, plan_digest: str) -> list[Any]:
             "the mechanism stopped before its measurements were complete; what it cost stays spent, and a new attempt "
             "is a new spend"
         )
-    if lines[0] != {"kind": "header", "plan": plan_digest}:
+    if lines[0] != _header(plan_digest):
         raise MechanismFailed("the stored measurements belong to another plan")
     return lines
+
+
+def _header(plan_digest: str) -> dict[str, Any]:
+    return {"kind": "header", "plan": plan_digest}
 
 
 def _document(measured: NoisyCounts) -> dict[str, Any]:
@@ -218,6 +285,10 @@ def _document(measured: NoisyCounts) -> dict[str, Any]:
         "sigma": measured.sigma,
         "levels": list(measured.levels),
     }
+
+
+def _form(measured: NoisyCounts) -> tuple[Any, ...]:
+    return measured.clique, measured.counts.shape, measured.sigma, measured.levels
 
 
 def _noisy(line: dict[str, Any]) -> NoisyCounts:

@@ -55,7 +55,8 @@ def plan_for(contract: DataContract, schema: pa.Schema, **terms: Any) -> Federat
             "distributed"
         )
     if method in kinds:
-        return kinds[method].of(contract, schema, **terms)
+        made: FederatedPlan = kinds[method].of(contract, schema, **terms)
+        return made
     return (of_counts or MarginalsPlan).of(contract, schema, method=method, **terms)
 
 

@@ -376,6 +376,37 @@ def test_a_log_of_something_else_is_not_continued(tmp_path):
         pass
 
 
+def test_a_log_is_open_in_one_process_at_a_time(tmp_path):
+    with (
+        MeasurementLog.continued(tmp_path, "plan"),
+        pytest.raises(MechanismFailed, match="another process draws"),
+        MeasurementLog.continued(tmp_path, "plan"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("number", [7, 8, 11])
+def test_rounds_of_aim_go_on_where_they_were(tmp_path, monkeypatch, drawn, number):
+    """Killed after a choice, or after its counts, of which the next choice depends on the model fitted to them."""
+    made, nodes, exchanges = central_plan("aim"), nodes_of(tmp_path, trust=["central"]), Exchanges(tmp_path / "said")
+    append, left = MeasurementLog._append, [number]
+
+    def ended(self, document):
+        append(self, document)
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    monkeypatch.setattr(MeasurementLog, "_append", ended)
+    with pytest.raises(Killed):
+        run(Wires(nodes), exchanges, made, tmp_path / "model")
+    log = tmp_path / "model" / FILE_NAME
+    before = log.read_bytes()
+    assert before.count(b"\n") == number == 1 + len(drawn)
+    run(Wires(nodes), exchanges, made, tmp_path / "model")
+    assert log.read_bytes().startswith(before) and log.read_bytes().count(b"\n") == len(drawn) + 2
+
+
 def test_sums_of_other_rounds_end_the_run(tmp_path, monkeypatch):
     made = central_plan(columns=TWO)
     measuring = MeasuringCentrally(made, tmp_path, lambda *words: None)

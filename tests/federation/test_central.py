@@ -98,6 +98,13 @@ def test_a_plan_is_recomputed_by_who_reads_it():
         read_plan(cheaper.to_json())
 
 
+def test_a_workload_of_more_than_pairs_is_none_of_its_rounds():
+    made = central_plan("aim")
+    wide = made.terms.mechanism | {"workload": [[0, 1, 2]], "workload_weights": [1]}
+    with pytest.raises(AccountingError, match="damaged"):
+        read_plan(sealed(made, mechanism=wide))
+
+
 def test_a_distributed_plan_cannot_do_without_noise():
     made = plan_of("independent")
     for trust_model in ({}, {"trust": "central"}):
@@ -314,7 +321,7 @@ def test_a_run_whose_draws_are_gone_does_not_continue(tmp_path, drawn, number):
         run(Ending(nodes, number, heard=True), exchanges, made, tmp_path / "model")
     (tmp_path / "model" / FILE_NAME).unlink()
     before, wires = len(drawn), Wires(nodes)
-    with pytest.raises(MechanismFailed, match="noise a second time; accepted: a new run, which costs again"):
+    with pytest.raises(MechanismFailed, match="noise a second time; accepted: a new run elsewhere, which costs again"):
         run(wires, exchanges, made, tmp_path / "model")
     assert len(drawn) == before and not wires.heard
 

@@ -163,6 +163,7 @@ class CentralMarginalsPlan(MarginalsPlan):
             super()._fits()
             and terms.trust == CENTRAL
             and terms.share_variances == [0.0] * len(self.rounds)
+            and all(len(clique) == 2 for clique in terms.mechanism.get("workload", ()))
             and self._most_counted <= MOST_COUNTED
         )
 
@@ -177,7 +178,7 @@ class CentralMarginalsPlan(MarginalsPlan):
         if continues and not log.exists():
             raise MechanismFailed(
                 f"{log}: missing, so that the sums of the interrupted run would get noise a second time; accepted: a "
-                "new run, which costs again"
+                "new run elsewhere, which costs again"
             )
         if not continues and log.exists() and log.read_bytes().count(b"\n") <= 1:
             log.unlink()  # begun, and nobody was asked to start

@@ -3,9 +3,10 @@
 What belongs here: exchanges by the digest of what was asked, and whose they are. What does not: what is asked
 (`nodes`), and what a node says twice: to its last message, the same reply.
 
-A coordinator draws nothing at random that participants see: what it asks follows from plan, key, the run's name and the
-replies so far. So a run that is made again gets the kept replies first, and asks participants from where it ended. A
-participant opens each round once and takes each step once: what differs from the first time is refused.
+A coordinator draws nothing at random that participants see, or keeps what it has drawn (`central`): what it asks
+follows from that, plan, key, the run's name and the replies so far. So a run that is made again gets the kept replies
+first, and asks participants from where it ended. A participant opens each round once and takes each step once: what
+differs from the first time is refused.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE
 from dpsynth_platform.lineage.upstream import Upstream, shortened
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.release.fidelity import fidelity, noise_of
+from dpsynth_platform.release.fidelity import fidelity, has_bars, noise_of
 from dpsynth_platform.release.paid import has_canaries, published
 from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
@@ -177,8 +177,9 @@ def build_dossier(
 ) -> dict[str, Any]:
     """The dossier as JSON values. All arguments after `evidence` describe the published tables."""
     comparison = None
-    if evidence.measured is not None and profile.fidelity is not None:
-        noise = noise_of(evidence.statement["event"])
+    event = evidence.statement["event"]
+    if evidence.measured is not None and profile.fidelity is not None and has_bars(event):
+        noise = noise_of(event)
         comparison = fidelity(evidence.measured, profile.fidelity.tables(), noise)
     contract, family = evidence.contract, evidence.family
     return {

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 GAUSSIAN, SKELLAM = "Gaussian, rounded to whole counts", "Skellam, in sums of several participants"
 """Noise of counts, in words."""
-_SKELLAM_COUNTS = "skellam-counts"
+_SKELLAM_COUNTS, _REPORTS = "skellam-counts", "local-reports"
 
 
 class FidelityCounter:
@@ -66,6 +66,12 @@ class FidelityCounter:
 def columns_of(measured: Mapping[str, Any]) -> list[str]:
     """Names of the columns that are counted."""
     return list(dict.fromkeys(axis["column"] for axis in measured["axes"]))
+
+
+def has_bars(event: Mapping[str, Any]) -> bool:
+    """Whether all counts of a table have the same noise: not estimates from private reports, whose noise grows with the
+    count, so that bars of their mean deviation would be too short for some."""
+    return _REPORTS not in _kinds(event)
 
 
 def noise_of(event: Mapping[str, Any]) -> str:

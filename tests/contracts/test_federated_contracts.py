@@ -11,10 +11,11 @@ from federated_cases import KEYS, NAMES, public
 from test_federated_line import CONTRACT, FAMILY
 
 from dpsynth_platform.contracts.family import FamilyBudget, check_family
-from dpsynth_platform.contracts.federation import AUDITOR
+from dpsynth_platform.contracts.federation import AUDITOR, METHODS_BY_TRUST
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.federation.contracts import described, plan_of_contract
-from dpsynth_platform.federation.mechanisms import plan_of
+from dpsynth_platform.federation.mechanisms import OF_COUNTS, PLANS, plan_of
+from dpsynth_platform.federation.trust import TRUSTS
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import privacy_statement, words_of
@@ -187,6 +188,15 @@ def test_who_adds_the_noise_is_part_of_a_mechanism_unless_each_participant_does(
     other = contract_of(**{FEDERATION + "trust": "central"})
     assert other.mechanism_snapshot() != plain.mechanism_snapshot()
     assert "trust" not in plan_of_contract(plain).parameters
+
+
+def test_contracts_and_plans_have_the_same_methods_by_trust() -> None:
+    of_counts = {trust: set(kind.METHODS) for kind, trust in OF_COUNTS.items()}
+    assert {trust: set(METHODS_BY_TRUST[trust]) for trust in ("central", "local")} == {
+        trust: of_counts[trust] for trust in ("central", "local")
+    }
+    assert set(METHODS_BY_TRUST) == set(of_counts) == set(TRUSTS)
+    assert {name for kind in PLANS for name in kind.METHODS} == set(METHODS_BY_TRUST["distributed"])
 
 
 def test_a_trusted_coordinator_has_the_noise_and_the_words_of_a_central_run() -> None:

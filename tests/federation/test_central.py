@@ -1,6 +1,7 @@
 """Federated marginals with the coordinator's noise: the event of a central run, exact sums that stay in memory, and
 noise that is drawn once. Each statistical bound is missed below 1e-6."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -12,7 +13,7 @@ from scipy.stats import norm
 from test_exchanges import EXCHANGES, Ending, Killed, answered, run  # noqa: F401  (a fixture)
 from test_nodes import ROSTER, Wires, nodes_of, states
 
-from dpsynth_platform.federation import central, trust
+from dpsynth_platform.federation import central, secure_sum, trust
 from dpsynth_platform.federation.central import CentralMarginalsPlan, MeasuringCentrally
 from dpsynth_platform.federation.exchanges import Exchanges
 from dpsynth_platform.federation.marginals import MarginalsPlan
@@ -96,6 +97,13 @@ def test_a_plan_is_recomputed_by_who_reads_it():
     cheaper = replace(cheaper, event=event_to_json(CentralMarginalsPlan(cheaper).event))
     with pytest.raises(AccountingError, match="costs epsilon"):
         read_plan(cheaper.to_json())
+
+
+def test_a_workload_of_more_than_pairs_is_none_of_its_rounds():
+    made = central_plan("aim")
+    wide = made.terms.mechanism | {"workload": [[0, 1, 2]], "workload_weights": [1]}
+    with pytest.raises(AccountingError, match="damaged"):
+        read_plan(sealed(made, mechanism=wide))
 
 
 def test_a_distributed_plan_cannot_do_without_noise():
@@ -217,23 +225,31 @@ def test_no_exact_sum_is_in_a_file_or_message(tmp_path, exact, capfd):
     assert any(text in piece for text in texts_of(noisy) for piece in files)  # such a search finds what is there
 
 
-def test_a_relay_sees_vectors_under_masks(tmp_path):
-    """Neither a participant's counts nor their sum: each entry is uniform below 2^17, so that a vector of 21 agrees
-    with a given one with a chance of 2^-357; here by entries: fewer than half agree, below 1e-40."""
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_relay_sees_vectors_under_masks(tmp_path, monkeypatch, masked):
+    """Neither a participant's counts nor a sum of some: an entry is uniform below 2^17, so that half of 21 entries
+    agree with given ones with a chance below 1e-40. Without masks the same search finds all participants' counts."""
+    if not masked:
+        for name in ("own_mask", "pair_mask"):
+            monkeypatch.setattr(secure_sum, name, lambda *given: np.zeros(given[-2], dtype=np.uint64))
     made, nodes, table = central_plan("independent"), nodes_of(tmp_path, trust=["central"]), rows(2_000)
-    wires = Wires(nodes)
+    wires, asked = Wires(nodes), made.round(*FIRST)
     Coordinator(ROSTER, COORDINATOR, wires).run("first", made, tmp_path / "model")
-    asked = made.round(0, [(column,) for column in range(4)], [range(size) for size in made.domain.sizes])
     width = -(-asked.sum.modulus_bits // 8) * asked.sum.length
     vectors = [reply[-64 - width : -64] for _, kind, reply in wires.heard if kind == "sum" and len(reply) > width + 64]
-    masked = [np.frombuffer(each, dtype=np.uint8).reshape(asked.sum.length, -1) for each in vectors]
-    numbers = [sum(each[:, place].astype(np.int64) << (8 * place) for place in range(each.shape[1])) for each in masked]
-    assert len(numbers) >= len(NAMES)
+    numbers = []
+    for each in vectors:
+        parts = np.frombuffer(each, dtype=np.uint8).reshape(asked.sum.length, -1).astype(np.int64)
+        numbers.append(sum(parts[:, place] << (8 * place) for place in range(parts.shape[1])))
+    pairs = itertools.combinations(numbers, 2)
+    seen = [
+        *numbers,
+        *(sum(each) % 2**asked.sum.modulus_bits for each in (*pairs, *itertools.combinations(numbers, 4))),
+    ]
     parts = [table.take(np.arange(place, 2_000, len(NAMES))) for place in range(len(NAMES))]
     known = [asked.counted(part, made.domain) for part in (*parts, table)]
-    seen = [*numbers, sum(numbers[-4:]) % 2**asked.sum.modulus_bits, sum(numbers[:4]) % 2**asked.sum.modulus_bits]
-    for vector in seen:
-        assert all((vector == counts).mean() < 0.5 for counts in known)
+    found = [any((vector == counts).mean() > 0.5 for vector in seen) for counts in known]
+    assert found == [not masked] * 5
 
 
 # Noise is drawn once.
@@ -314,7 +330,7 @@ def test_a_run_whose_draws_are_gone_does_not_continue(tmp_path, drawn, number):
         run(Ending(nodes, number, heard=True), exchanges, made, tmp_path / "model")
     (tmp_path / "model" / FILE_NAME).unlink()
     before, wires = len(drawn), Wires(nodes)
-    with pytest.raises(MechanismFailed, match="noise a second time; accepted: a new run, which costs again"):
+    with pytest.raises(MechanismFailed, match="noise a second time; accepted: a new run elsewhere, which costs again"):
         run(wires, exchanges, made, tmp_path / "model")
     assert len(drawn) == before and not wires.heard
 
@@ -374,6 +390,37 @@ def test_a_log_of_something_else_is_not_continued(tmp_path):
         log.counts("one-way", asked)
     with pytest.raises(MechanismFailed, match="another plan"), MeasurementLog.continued(tmp_path, "other"):
         pass
+
+
+def test_a_log_is_open_in_one_process_at_a_time(tmp_path):
+    with (
+        MeasurementLog.continued(tmp_path, "plan"),
+        pytest.raises(MechanismFailed, match="another process draws"),
+        MeasurementLog.continued(tmp_path, "plan"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("number", [7, 8, 11])
+def test_rounds_of_aim_go_on_where_they_were(tmp_path, monkeypatch, drawn, number):
+    """Killed after a choice, or after its counts, of which the next choice depends on the model fitted to them."""
+    made, nodes, exchanges = central_plan("aim"), nodes_of(tmp_path, trust=["central"]), Exchanges(tmp_path / "said")
+    append, left = MeasurementLog._append, [number]
+
+    def ended(self, document):
+        append(self, document)
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    monkeypatch.setattr(MeasurementLog, "_append", ended)
+    with pytest.raises(Killed):
+        run(Wires(nodes), exchanges, made, tmp_path / "model")
+    log = tmp_path / "model" / FILE_NAME
+    before = log.read_bytes()
+    assert before.count(b"\n") == number == 1 + len(drawn)
+    run(Wires(nodes), exchanges, made, tmp_path / "model")
+    assert log.read_bytes().startswith(before) and log.read_bytes().count(b"\n") == len(drawn) + 2
 
 
 def test_sums_of_other_rounds_end_the_run(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dpsynth_platform.foundation.errors import MechanismFailed
-from dpsynth_platform.foundation.storage import sync, write_durably
+from dpsynth_platform.foundation.storage import HeldByAnother, hold, sync, write_durably
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts, rounded_gaussian_variance
 
@@ -83,8 +83,9 @@ class Measurements:
 class MeasurementLog:
     """The file while it is written; each call returns only when its line is on disk."""
 
-    def __init__(self, file: BinaryIO, kept: Sequence[Any] = ()) -> None:
-        self._file, self._kept = file, list(kept)
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._kept: list[Any] = []  # what the last attempt has drawn, and this one not yet asked for
 
     @classmethod
     @contextmanager
@@ -106,25 +107,32 @@ class MeasurementLog:
     @classmethod
     @contextmanager
     def continued(cls, directory: Path, plan_digest: str) -> Iterator[MeasurementLog]:
-        """The file of a mechanism's last attempt, or a new one.
+        """The file of a mechanism's last attempt, or a new one; for one process at a time.
 
         Raises:
-            MechanismFailed: it is of another plan, or damaged.
+            MechanismFailed: it is of another plan, damaged, or open in another process, which would draw, too.
         """
-        path = directory / FILE_NAME
-        if not path.exists() or not (lines := _lines(directory)):
-            path.unlink(missing_ok=True)  # without its first line, it has no draw
-            with cls.create(directory, plan_digest) as log:
-                yield log
-            return
-        if lines[0] != _header(plan_digest):
-            raise MechanismFailed("the stored measurements belong to another plan")
-        whole = path.read_bytes().rpartition(b"\n")[0] + b"\n"
-        with path.open("r+b", buffering=0) as file:
+        descriptor = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            try:
+                hold(file.fileno())
+            except HeldByAnother:
+                raise MechanismFailed(
+                    "another process draws for this model directory; accepted: one at a time"
+                ) from None
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            lines = _parsed(whole)
             file.truncate(len(whole))  # a line that is not whole was not used
             file.seek(0, os.SEEK_END)
-            os.fsync(file.fileno())
-            yield cls(file, lines[1:])
+            sync(directory)
+            log = cls(file)
+            if not lines:
+                log._append(_header(plan_digest))
+            elif lines[0] != _header(plan_digest):
+                raise MechanismFailed("the stored measurements belong to another plan")
+            log._kept = lines[1:]
+            yield log
 
     def kept_counts(self, kind: str, asked: NoisyCounts) -> NoisyCounts | None:
         """The noisy marginal that is next in the log of the last attempt; None where nothing is left of it.
@@ -311,6 +319,10 @@ def _lines(directory: Path) -> list[Any]:
         content = (directory / FILE_NAME).read_bytes()
     except FileNotFoundError:
         raise MechanismFailed("there are no stored measurements to estimate from") from None
+    return _parsed(content)
+
+
+def _parsed(content: bytes) -> list[Any]:
     try:
         return [json.loads(line) for line in content.split(b"\n")[:-1]]
     except ValueError:

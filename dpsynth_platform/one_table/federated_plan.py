@@ -21,6 +21,7 @@ from dpsynth_platform.contracts.methods import IMAGE_METHODS, TEXT_METHODS
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.federation.gradients import GradientsPlan
 from dpsynth_platform.federation.mechanisms import plan_for, plan_of
 from dpsynth_platform.federation.picture_evolution import PictureEvolutionPlan
 from dpsynth_platform.federation.plans import MOST_MESSAGE_BYTES, FederatedPlan
@@ -297,6 +298,7 @@ def terms_in_words(plan: FederatedPlan) -> FederatedTerms:
         max_contributions=terms.max_contributions,
         pictures=plan.pictures is not None,
         texts=isinstance(plan, TextEvolutionPlan),
+        trains=isinstance(plan, GradientsPlan),
         foundation=foundation,
         trust=plan.trust,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from dpsynth_platform.federation.coordinator import TookPart
 from dpsynth_platform.federation.evolution import EvolutionPlan
+from dpsynth_platform.federation.gradients import GradientsPlan
 from dpsynth_platform.federation.plans import FederatedPlan
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.foundation.markdown import cell
@@ -94,7 +95,11 @@ class FederatedStatement:
         empty = tuple(name for name, treatment in treatments.items() if treatment == "empty")
         vectors = sum(each.norm is not None for each in self.plan.sums)
         tables = f"{number_of(sum(item.tables for item in rounds) - vectors, 'table')} of counts"
-        what = "histograms of votes for candidates" if isinstance(self.plan, EvolutionPlan) else "vectors of pictures"
+        what = "vectors of pictures"
+        if isinstance(self.plan, EvolutionPlan):
+            what = "histograms of votes for candidates"
+        elif isinstance(self.plan, GradientsPlan):
+            what = "sums of gradients of a network, accounted for together,"
         parts = [*([tables] if self.plan.domain else []), *([f"{vectors} {what}"] if vectors else [])]
         return [
             f"Made by the method {sealed.method} for the dataset {sealed.dataset}: {' and '.join(parts)} in "

@@ -61,6 +61,10 @@ _OF_CANDIDATES = (
 )
 
 
+TRAINED = ("arn",)
+"""Methods that train by sums of gradients."""
+
+
 @dataclass(frozen=True)
 class FederatedTerms:
     """The public terms of a run. Numbers of participants are of those with rows.
@@ -72,6 +76,7 @@ class FederatedTerms:
         pictures, texts: whether any are read.
         foundation: what makes candidate pictures or texts; None where none evolve.
         trust: who adds the noise (`federation.trust`).
+        trains: whether sums of gradients train a network.
     """
 
     names: Sequence[str]
@@ -86,6 +91,7 @@ class FederatedTerms:
     texts: bool = False
     foundation: str | None = None
     trust: str = "distributed"
+    trains: bool = False
 
     @classmethod
     def of(cls, contract: DataContract) -> FederatedTerms | None:
@@ -114,6 +120,7 @@ class FederatedTerms:
             texts=text is not None,
             foundation=foundation,
             trust=federation.trust,
+            trains=contract.generate.method in TRAINED,
         )
 
     @property
@@ -240,6 +247,8 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
     own = ", and clips what the pictures of one unit add to a sum." if terms.pictures else "."
     if terms.texts:
         own = ", and limits what the votes of one unit's texts add to a sum."
+    if terms.trains:
+        own = ", clips what one unit adds to a sum of gradients, and lets it into the planned rounds alone."
     noise: tuple[tuple[str, str, str], ...] = (
         (
             f"No more than {terms.colluders} of the participants are curious together, also with the coordinator. So "
@@ -315,7 +324,7 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
             "Domains, bins, bounds and numbers of participants are public.",
             "as declared",
             "All participants declare the same. Values outside are clamped or counted as missing. One participant's "
-            f"count of a cell, sum of pictures or votes for a candidate are at most those of {terms.most_records} "
+            f"count of a cell, sum of pictures or of gradients, or votes for a candidate are at most those of {terms.most_records} "
             "records (most records); "
             "larger ones are clipped.",
         ),

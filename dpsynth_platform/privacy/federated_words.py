@@ -324,9 +324,8 @@ def assumptions(terms: FederatedTerms) -> list[dict[str, str]]:
             "Domains, bins, bounds and numbers of participants are public.",
             "as declared",
             "All participants declare the same. Values outside are clamped or counted as missing. One participant's "
-            f"count of a cell, sum of pictures or of gradients, or votes for a candidate are at most those of {terms.most_records} "
-            "records (most records); "
-            "larger ones are clipped.",
+            "count of a cell, sum of pictures or of gradients, or votes for a candidate are at most those of "
+            f"{terms.most_records} records (most records); larger ones are clipped.",
         ),
         (
             "The run cost each honest participant what its plan says.",

@@ -51,7 +51,8 @@ def test_a_network_through_the_whole_line(place: Path) -> None:  # noqa: F811
     took_part = dossier["mechanism"]["took_part"]["finished"]
     assert [sorted(names) for names in took_part] == 21 * [[AUDITOR, *NAMES]]
     assert "of gradients, those of all rounds count as one" in dossier["statement"]["output"]
-    assert any("lets it into the planned rounds alone" in item["because"] for item in dossier["statement"]["assumptions"])
+    assumptions = dossier["statement"]["assumptions"]
+    assert any("lets it into the planned rounds alone" in item["because"] for item in assumptions)
     assert dossier["statement"]["against"][0]["epsilon"] == dossier["guarantee"]["epsilon"]
     assert dossier["fidelity"]["noise"] == "Skellam, in sums of several participants"
     released = pq.read_table(next(folder.glob("data/*.parquet")))

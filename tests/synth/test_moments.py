@@ -720,7 +720,7 @@ def test_no_attacker_knows_the_weekday_of_a_day_that_is_asked_for():
 def test_every_attribute_is_paid_for(tmp_path, method, monkeypatch):
     """As many noisy marginals as the sealed plan has attributes, each drawn from the budget that its event is of."""
     spent = []
-    monkeypatch.setattr(Draws, "_noisy", lambda self, counts, sigma: spent.append(sigma) or honest(self, counts, sigma))
+    monkeypatch.setattr(Draws, "_counts", lambda self, *asked: spent.append(asked) or honest(self, *asked))
     pickup, dropoff, zone = rides(500)
     contract = trips(rows=500)
     table = bounded(tmp_path / "table", {"pickup": moments(pickup), "dropoff": moments(dropoff), "zone": zone})
@@ -734,4 +734,4 @@ def test_every_attribute_is_paid_for(tmp_path, method, monkeypatch):
             generator(method).check(dataclasses.replace(plan, columns=plan.columns[:-1]))
 
 
-honest = Draws._noisy
+honest = Draws._counts

@@ -6,6 +6,7 @@ does not: calibration and rounds (`federation.mechanisms`), and running it (`fed
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -357,9 +358,12 @@ def read_in_words(plan: FederatedPlan) -> list[str]:
 
 
 def table_of_rounds(plan: FederatedPlan) -> Iterator[tuple[str, str, str, str, str]]:
-    """A row for each round: number, what is summed, tables, most cells, noise."""
-    terms = plan.terms
-    for number, item in enumerate(rounds_shown(plan), start=1):
+    """A row for each round, or several that are alike: number, what is summed, tables, most cells, noise."""
+    terms, first = plan.terms, 1
+    for item, alike in itertools.groupby(rounds_shown(plan)):
+        last = first + len(list(alike)) - 1
         low, high = map(rounded, item.noise)
         noise = low if low == high or terms.minimum == len(terms.participants) else f"{low} to {high}"
-        yield str(number), item.purpose, str(item.tables), f"{item.most_cells:,}", noise
+        number = str(first) if first == last else f"{first} to {last}"
+        yield number, item.purpose, str(item.tables), f"{item.most_cells:,}", noise
+        first = last + 1

@@ -48,9 +48,10 @@ from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE, MarginalGenerator
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME, MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE
 
 CENTRAL = "central"
-MOST_COUNTED = 2**61 // SCORE_SCALE
+MOST_COUNTED = 2**61 // (SCORE_SCALE * WEIGHT_SCALE)
 """Records of all participants' bounds in all cells of a table: scores, which add up their distances, have 64 bits.
 
 What participants claim beyond their bounds is clipped, so that none can make the scores of others' records overflow.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dpsynth_platform.federation.masks import framed
 from dpsynth_platform.federation.secure_sum import Link
-from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError, file_problem
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.storage import write_durably
 
@@ -69,9 +69,19 @@ class Exchanges:
         return KeptExchanges(self.place, link)
 
     def forget(self) -> None:
-        """Deletes them: the run is complete, or cannot go on."""
-        (self.place / _RUN).unlink(missing_ok=True)  # first: without it, the others are of no run
-        shutil.rmtree(self.place, ignore_errors=True)
+        """Deletes them: the run is complete, or cannot go on. Raises `ConfigurationError` where that fails."""
+        if not self.place.exists():
+            return
+        try:
+            (self.place / _RUN).unlink(missing_ok=True)  # first: without it, the others are of no run
+            shutil.rmtree(self.place)
+        except OSError as error:
+            problem = file_problem(error)
+        else:
+            return
+        raise ConfigurationError(
+            f"{self.place}: {problem}; what was said in a run stays there, and may open its sums; accepted: delete it"
+        )
 
 
 @dataclass(frozen=True)

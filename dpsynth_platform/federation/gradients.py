@@ -7,7 +7,8 @@ First, each column is counted alone; noisy counts decide which states the networ
 training (Ponomareva et al. 2026, algorithm 7; Kairouz et al. 2021). In each, units of one slot add the gradient of
 their records' mean loss, clipped to the norm 1 and rounded to whole units of 1/scale. A unit's slot follows from its
 fingerprint and the plan. Round t is of slot t modulo `separation`, so that a unit is in every `separation`-th round.
-Neither a participant nor the coordinator can put a unit into another one.
+Whoever makes the plan could choose among plans by where their digests put a unit: the guarantee is the same for any
+slot.
 
 **Correlated noise without a server that knows sums.** Let S_t be the vectors of round t, of all participants together,
 and C lower triangular with the entries c_0, c_1, ... from the diagonal down (`privacy.matrix_noise`). Round t opens R_t
@@ -39,6 +40,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -57,10 +59,10 @@ from dpsynth_platform.federation.marginals import MarginalsPlan, MeasuringCounts
 from dpsynth_platform.federation.plans import Measuring, Memory, Round, Terms
 from dpsynth_platform.federation.sums import SumPlan, Whole, fixed_point
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import AccountingError, MechanismFailed
+from dpsynth_platform.foundation.errors import AccountingError, MechanismFailed, StaleInput
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.foundation.storage import table_schema, write_durably
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, SkellamSumsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -311,12 +313,15 @@ class GradientsPlan(ColumnsFirst):
             and columns.sealed.method == "independent"
             and all(type(each) is int and each >= 1 for each in (terms.scale, terms.rounds, terms.separation))
             and all(type(each) is int and 0 <= each <= PARTS for each in terms.coefficients)
-            and terms.coefficients[0] == PARTS
+            and terms.coefficients[:1] == [PARTS]
             and len(terms.coefficients) <= min(terms.separation, terms.rounds)
             and type(training.width) is int
             and training.width >= 1
             and 0 <= training.fixed_order <= 1
             and 0 < training.clipping_norm < math.inf
+            and not training.evidence
+            and all(0 < each < math.inf for each in (training.cohort, training.learning_rate))
+            and all(0 <= each < 1 for each in (training.momentum, training.average))
             and super()._fits()
         )
 
@@ -326,13 +331,24 @@ class GradientsPlan(ColumnsFirst):
         return int.from_bytes(hashed[:8]) % self.terms.separation
 
     def read_units(self, bounded: Path | pa.Table) -> dict[str, Whole]:
-        """The codes of each unit's records, shape (records, columns), by its fingerprint. Sensitive."""
+        """The codes of each unit's records, shape (records, columns), by its fingerprint. Sensitive.
+
+        Records are in an order of their own: that in which they are read may follow from other units. Where each row is
+        a unit without an owner, it gets a random name.
+
+        Raises `StaleInput` for rows without owners, where these are units.
+        """
+        schema = bounded.schema if isinstance(bounded, pa.Table) else table_schema(bounded)
+        owned = [OWNER_COLUMN] if OWNER_COLUMN in schema.names else []
+        if not owned and self.guarantee.unit != "example":
+            raise StaleInput(f"the bounded table lacks column {OWNER_COLUMN!r}; materialize bounded again")
         found: dict[str, list[Whole]] = {}
-        for batch, _ in Records(bounded, self.domain).rows([*self.domain.reads, OWNER_COLUMN]):
+        for batch, _ in Records(bounded, self.domain).rows([*self.domain.reads, *owned]):
             codes = self.domain.encode(batch)
-            for name, row in zip(batch.column(OWNER_COLUMN).to_pylist(), codes, strict=True):
+            names = batch.column(OWNER_COLUMN).to_pylist() if owned else (secrets.token_hex(16) for _ in codes)
+            for name, row in zip(names, codes, strict=True):
                 found.setdefault(name, []).append(row)
-        return {name: np.stack(rows).astype(np.int64) for name, rows in found.items()}
+        return {name: _sorted(np.stack(rows).astype(np.int64)) for name, rows in found.items()}
 
     def vector(self, asked: Round, bounded: Path | pa.Table, memory: Memory) -> Whole:
         """(C S)_t of a round of training, in units of 1/(scale `PARTS`); see the module.
@@ -557,6 +573,10 @@ def rounded(vector: Vector, scale: int, dither: Vector) -> Whole:
             return fixed_point(units / scale, 1, scale)
         factor *= 0.98
     return fixed_point(finite, 1, scale)
+
+
+def _sorted(codes: Whole) -> Whole:
+    return codes[np.lexsort(codes.T)]
 
 
 def _coefficients() -> list[int]:

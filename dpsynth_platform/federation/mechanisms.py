@@ -68,6 +68,6 @@ def plan_of(text: str) -> FederatedPlan:
     """
     sealed = SealedPlan.from_json(text)
     kind = next((each for each in PLANS if sealed.method in each.METHODS), MarginalsPlan)
-    if kind is MarginalsPlan:
+    if kind is MarginalsPlan and isinstance(sealed.parameters, dict):
         kind = next((each for each, trust in OF_COUNTS.items() if trust == sealed.parameters.get("trust")), kind)
     return kind.from_json(text)

@@ -359,7 +359,7 @@ class FederatedPlan(ABC):
                 and self._fits()
                 and event_to_json(self.event) == self.sealed.event
             )
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError):
             fits = False
         if not fits:
             raise AccountingError("the federated plan is damaged, or its event is not that of its parameters")

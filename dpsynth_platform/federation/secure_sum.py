@@ -263,7 +263,7 @@ class OpenedSum:
         dropped: why others, and some of these afterwards, said no more.
     """
 
-    total: Whole
+    total: Whole = field(repr=False)  # exact, where who opens it adds the noise
     finished: tuple[str, ...]
     dropped: Mapping[str, str]
 

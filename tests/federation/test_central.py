@@ -448,6 +448,19 @@ def test_claims_beyond_a_plans_bounds_are_clipped():
     assert kept.tolist() == [400, 0, *range(19)]
 
 
+@pytest.mark.parametrize("method", ["mst", "aim"])
+def test_scores_of_the_largest_accepted_bound_are_numbers(tmp_path, method):
+    """All participants claim their bound in all cells of all pairs; scores of `aim` have weights, too."""
+    small = central_plan(method, most_records=100)
+    cells = small._most_counted // (len(NAMES) * 100)
+    made = central_plan(method, most_records=central.MOST_COUNTED // (len(NAMES) * cells))
+    measuring = MeasuringCentrally(made, tmp_path, lambda *words: None)
+    while (asked := measuring.next_round()) is not None:
+        most = np.full(asked.sum.length, len(NAMES) * asked.sum.bound)
+        measuring.add(asked.units(rows(200)) if asked.index == 0 else most, len(NAMES))
+    assert read_measurements(tmp_path, made.digest).one_way
+
+
 def test_altered_plans_are_no_plans():
     with pytest.raises(GrantRefused):
         read_plan(central_plan().to_json().replace('"trust": "central"', '"trust": "local"'))

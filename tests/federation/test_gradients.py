@@ -20,7 +20,7 @@ from dpsynth_platform.federation.exchanges import Exchanges
 from dpsynth_platform.federation.gradients import PARTS, GradientsPlan, rounded
 from dpsynth_platform.federation.mechanisms import plan_of
 from dpsynth_platform.federation.noise import sample_skellam
-from dpsynth_platform.foundation.errors import AccountingError, ContractError
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, StaleInput
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import SkellamSumsEvent
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
@@ -138,9 +138,21 @@ def test_a_unit_adds_the_same_whatever_other_units_there_are(small):
     documents = [document(small, number, seed=number) for number in range(8)]
     units = [table.slice(start, 2) for start in range(0, 12, 2)]
     alone = [vectors(small, documents, unit) for unit in units]
-    for order in (units, units[::-1]):
+    turned = [unit.take([1, 0]) for unit in units]  # so may they be read where other units move batches
+    for order in (units, units[::-1], turned):
         for number, found in enumerate(vectors(small, documents, pa.concat_tables(order))):
             assert np.array_equal(found, sum(each[number] for each in alone))
+
+
+def test_rows_without_owners_are_units_where_the_plan_says_so(small):
+    """A node writes no owners then. Each row is in the rounds of one slot, also of rows that are alike."""
+    plan = plan_for(2.0, columns=SHORT, privacy={"unit": "example"})
+    alike = rows(1).take([0] * 60)
+    memory, documents = {}, [document(plan, number, 0.0) for number in range(plan.terms.separation)]
+    found = [plan.vector(plan.read_round(each), alike, memory) for each in documents]
+    assert len(memory["units"]) == 60 and any(each.any() for each in found)
+    with pytest.raises(StaleInput, match="lacks column '_owner'"):
+        small.read_units(alike)
 
 
 def test_the_event_is_that_of_the_whole_matrix(small):
@@ -215,10 +227,17 @@ def test_a_plan_is_refused_whose_parameters_are_not_those_of_its_event(small):
         ("federated", {"rounds": 19}),
         ("federated", {"coefficients": [PARTS, PARTS + 1]}),
         ("federated", {"coefficients": [PARTS, 1, 1, 1, 1, 1]}),
+        ("federated", {"coefficients": []}),
+        ("federated", {"coefficients": "4"}),
+        ("federated", {"coefficients": [4.0]}),
         ("federated", {"scale": small.terms.scale * 2}),
         ("federated", {"share_variances": [*small.terms.share_variances[1:], 1024.0]}),
         ("training", {"width": 0}),
         ("training", {"clipping_norm": 0.0}),
+        ("training", {"evidence": [1]}),
+        ("training", {"cohort": 0.0}),
+        ("training", {"cohort": "x"}),
+        ("training", {"average": 1.5}),
     ):
         parameters = sealed.parameters | {key: sealed.parameters[key] | values}
         with pytest.raises(AccountingError):

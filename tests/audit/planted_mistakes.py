@@ -417,7 +417,12 @@ def bins_from_the_data(planted: bool) -> list[Finding]:
 
 def draws(*, choices: int = 0, sigma: float = 1.0) -> drawing.Draws:
     """The product's draws, with a log in memory."""
-    log = SimpleNamespace(choice=lambda clique, levels: None, counts=lambda kind, noisy: None)
+    log = SimpleNamespace(
+        choice=lambda clique, levels: None,
+        counts=lambda kind, noisy: None,
+        kept_choice=lambda: None,
+        kept_counts=lambda kind, asked: None,
+    )
     return drawing.Draws(log, PrecisionBudget.of(sigma), choices, CHOOSES.epsilon, sensitivity=1)  # type: ignore[arg-type]
 
 

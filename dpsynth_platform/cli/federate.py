@@ -224,10 +224,12 @@ def _show(output: TerminalOutput, made: FederatedPlan) -> None:
     )
     for line in read_in_words(made):
         output.print(line)
-    header = ("round", "what is summed", "tables", "numbers, at most", "noise of each (standard deviation, records)")
+    header = ("round", "what is summed", "tables", "numbers, at most", "noise of each (deviation, records or units)")
     output.table(header, list(table_of_rounds(made)))
     output.heading("The guarantee of the whole")
     output.print(str(made.guarantee))
+    if made.trust == "local":
+        output.print("Of each report it is pure: delta is 0.")
     for line in units(terms_in_words(made)):
         output.print(line)
     output.heading("Against whom")

@@ -148,7 +148,7 @@ class CentralMarginalsPlan(MarginalsPlan):
         return _method(self.sealed.method).whole_event(self.domain, self.terms.mechanism, self.guarantee)
 
     def noise_of(self, index: int) -> tuple[float, float]:
-        """The coordinator's: as much whoever finishes. Of `aim` that of its measurements on average."""
+        """The coordinator's: the same whether some drop out or not. Of `aim` that of its measurements on average."""
         name = ("sigma_one", "sigma_two")[index]
         sigma = float(self.as_central.describe()[name])
         return sigma, sigma
@@ -182,7 +182,7 @@ class CentralMarginalsPlan(MarginalsPlan):
                 "new run elsewhere, which costs again"
             )
         if not continues and log.exists() and log.read_bytes().count(b"\n") <= 1:
-            log.unlink()  # begun, and nobody was asked to start
+            log.unlink()  # begun, and no participant was asked to start
 
     def begin(self, directory: Path) -> None:
         with MeasurementLog.continued(directory, self.digest):

@@ -6,13 +6,11 @@ not: plans (`plans`), and running them. Mechanisms are imported late: they load 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.federation import Federation
 from dpsynth_platform.foundation.errors import AccountingError, ContractError
-from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.sources.source import schema_of
 from dpsynth_platform.synth.guarded_sources import check_public_table
@@ -69,30 +67,14 @@ def described(contract: DataContract, plan: SealedPlan) -> dict[str, Any]:
     if contract.source.federation is None:
         return plan.describe()
     from dpsynth_platform.federation.mechanisms import plan_of
-    from dpsynth_platform.synth.tabular.marginals import expected_error
 
     federated = plan_of(plan.to_json())
     terms, cells = federated.terms, max(each.length for each in federated.sums)
     own = getattr(getattr(federated, "parameters", None), "memory_bytes", 0)  # of what learns pictures
-    public = {
+    return federated.described() | {
         "most_cells_measured": sum(each.length for each in federated.sums),
         "predicted_memory_bytes": 2**28 + own + (_OF_A_CELL + 8 * len(terms.participants)) * cells,
         "participants": terms.participants,
         "minimum": terms.minimum,
         "colluders": terms.colluders,
-    }
-    if federated.trust != "distributed":
-        return federated.described() | public
-    tables = [(purpose, each) for (purpose, _), each in zip(federated.rounds, federated.sums, strict=True)]
-    precision = {1: 0.0, 2: 0.0}
-    for purpose, each in tables:
-        if each.norm is None:
-            noise = math.sqrt(federated.terms.noisy * each.share_variance) / each.scale
-            precision[1 if purpose == "one-way" else 2] += noise**-2
-    names = {1: "expected_error_per_one_way_cell", 2: "expected_error_per_two_way_cell"}
-    honest = number_of(terms.minimum - terms.colluders, "honest participant")
-    return {
-        "event": f"{number_of(len(tables), 'sum')} of participants, each with the Skellam noise of at least {honest}",
-        **{names[ways]: expected_error(value**-0.5) for ways, value in precision.items() if value},
-        **public,
     }

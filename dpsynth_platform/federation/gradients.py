@@ -7,14 +7,13 @@ First, each column is counted alone; noisy counts decide which states the networ
 training (Ponomareva et al. 2026, algorithm 7; Kairouz et al. 2021). In each, units of one slot add the gradient of
 their records' mean loss, clipped to the norm 1 and rounded to whole units of 1/scale. A unit's slot follows from its
 fingerprint and the plan. Round t is of slot t modulo `separation`, so that a unit is in every `separation`-th round.
-Whoever makes the plan could choose among plans by where their digests put a unit: the guarantee is the same for any
-slot.
+The coordinator could choose among plans by where their digests put a unit: the guarantee is the same for any slot.
 
 **Correlated noise without a server that knows sums.** Let S_t be the vectors of round t, of all participants together,
 and C lower triangular with the entries c_0, c_1, ... from the diagonal down (`privacy.matrix_noise`). Round t opens R_t
 = (C S)_t + Z_t: each participant keeps its own vectors of the last rounds in memory, adds them up by whole
 coefficients, and adds its share of Skellam noise. The coordinator computes C^-1 R: the sums with noise that is
-correlated over rounds, as the literature has it. So no noise is ever needed twice, nobody knows a seed of it, and the
+correlated over rounds, as the literature has it. So no noise is ever needed twice, it has no seed to keep, and the
 guarantee rests on what all other federated sums rest on.
 
 **Sensitivity.** Let u_t be what one unit adds in round t in one participant's rows: whole, |u_t|_2 <= scale, checked in

@@ -34,6 +34,7 @@ from dpsynth_platform.contracts.federation import AUDITOR
 from dpsynth_platform.federation.rounds import longest_messages
 from dpsynth_platform.federation.sums import SCALE, VARIANCE_STEP, SumPlan, Whole
 from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.accounting import epsilon
@@ -43,6 +44,7 @@ from dpsynth_platform.synth.endpoint_access import Transport
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.marginals import expected_error
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
 MOST_MESSAGE_BYTES = 2**26
@@ -221,8 +223,19 @@ class FederatedPlan(ABC):
         return fewest / each.scale, most / each.scale
 
     def described(self) -> dict[str, Any]:
-        """The event in words and expected errors of counts, of a plan with another trust than `distributed`."""
-        raise NotImplementedError
+        """The event in words, and expected errors of counts in a run without dropouts."""
+        precision = {1: 0.0, 2: 0.0}
+        for (purpose, _), each in zip(self.rounds, self.sums, strict=True):
+            if each.norm is None:
+                noise = math.sqrt(self.terms.noisy * each.share_variance) / each.scale
+                precision[1 if purpose == "one-way" else 2] += noise**-2
+        names = {1: "expected_error_per_one_way_cell", 2: "expected_error_per_two_way_cell"}
+        honest = number_of(self.terms.minimum - self.terms.colluders, "honest participant")
+        return {
+            "event": f"{number_of(len(self.sums), 'sum')} of participants, each with the Skellam noise of at least "
+            f"{honest}",
+            **{names[ways]: expected_error(value**-0.5) for ways, value in precision.items() if value},
+        }
 
     @property
     def pictures(self) -> ImageLayout | None:

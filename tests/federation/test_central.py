@@ -324,7 +324,7 @@ def test_a_draw_that_was_used_is_not_drawn_again(tmp_path, monkeypatch, drawn, n
 
 @pytest.mark.parametrize("number", [3, 9])
 def test_a_run_whose_draws_are_gone_does_not_continue(tmp_path, drawn, number):
-    """Neither before its first sum nor later; nobody is asked."""
+    """Neither before its first sum nor later; no participant is asked."""
     made, nodes, exchanges = two_columns(tmp_path)
     with pytest.raises(Killed):
         run(Ending(nodes, number, heard=True), exchanges, made, tmp_path / "model")
